@@ -25,6 +25,7 @@
 //!                     Futex                       reads the word: may fault, so before the map
 //!                       FileEnd -> FileMap -> Commit -> Allocation  a file's blocks
 //!                         Map -> Amap -> Object   uvm.txt: map, amap, object
+//!                           NetConfigure          addresses of interfaces by DHCP and routers
 //!                           PriorityInheritance   who waits for whose word: chains may be long
 //!                           NetConnection         one connection whose segments are packets
 //!                           Card                  a command to a network card

@@ -4,7 +4,7 @@ use alloc::{
     boxed::Box,
     sync::{Arc, Weak},
 };
-use core::time::Duration;
+use core::{net::Ipv6Addr, time::Duration};
 
 use abi::Result;
 use nucleus::{Pieces, sync::Mutex};
@@ -12,6 +12,7 @@ use vm::account;
 
 use crate::{
     Family,
+    configure::Configurator,
     datagram::{self, Protocol, SocketTable},
     ip::{self, Network, Received, Refusal, Report, Upper},
     packet::Packet,
@@ -23,6 +24,7 @@ use crate::{
 /// The protocols of one machine.
 pub struct Stack {
     network: Arc<Network>,
+    configurator: Arc<Configurator>,
     tcp: Arc<Tcp>,
     alarm: Arc<Alarm>,
     udp: Arc<Mutex<SocketTable>>,
@@ -39,7 +41,9 @@ impl Stack {
         let network = Arc::new(Network::new(alarm.clone()));
         let tcp = Arc::new(Tcp::new(network.clone(), alarm.clone()));
         let (udp, ping, raw) = (table(), table(), table());
+        let configurator = Arc::new(Configurator::new(network.clone(), alarm.clone()));
         network.set_upper(Box::new(Protocols {
+            configurator: Arc::downgrade(&configurator),
             tcp: Arc::downgrade(&tcp),
             udp: Arc::downgrade(&udp),
             ping: Arc::downgrade(&ping),
@@ -47,6 +51,7 @@ impl Stack {
         }));
         let stack = Stack {
             network,
+            configurator,
             tcp,
             alarm,
             udp,
@@ -111,6 +116,20 @@ impl Stack {
         &self.network
     }
 
+    /// Returns the interfaces that configure themselves.
+    pub fn configurator(&self) -> &Configurator {
+        &self.configurator
+    }
+
+    /// Notes that the link of an interface came or went.
+    pub fn note_carrier(&self, index: u32) {
+        self.network.note_carrier(index);
+        let interface = self.network.interface(index);
+        if interface.is_some_and(|it| it.has_carrier()) {
+            self.configurator.restart(index);
+        }
+    }
+
     /// Decides whether new TCP connections inside this machine send packets, of `mtu` bytes at
     /// most; else their ends are joined. For experiments and tests.
     pub fn set_loopback_by_packets(&self, mtu: Option<u16>) {
@@ -128,7 +147,11 @@ impl Stack {
 
     /// Runs the timers that are due; returns when the next one will be, since boot.
     pub fn run_timers(&self) -> Option<Duration> {
-        let times = [self.tcp.run_timers(), self.network.run_timers()];
+        let times = [
+            self.tcp.run_timers(),
+            self.network.run_timers(),
+            self.configurator.run_timers(),
+        ];
         times.into_iter().flatten().min().map(Duration::from_nanos)
     }
 
@@ -146,6 +169,7 @@ const MOST_DELIVERED: usize = 256;
 
 /// The protocols above IP, as that sees them.
 struct Protocols {
+    configurator: Weak<Configurator>,
     tcp: Weak<Tcp>,
     udp: Weak<Mutex<SocketTable>>,
     ping: Weak<Mutex<SocketTable>>,
@@ -159,8 +183,21 @@ impl Upper for Protocols {
                 self.tcp.upgrade()?.receive(packet);
                 None
             }
-            ip::UDP => datagram::receive(&*self.udp.upgrade()?, packet),
+            ip::UDP => {
+                let is_taken = packet.interface != ip::LOOPBACK
+                    && self.configurator.upgrade()?.take_datagram(&packet);
+                match is_taken {
+                    true => None,
+                    false => datagram::receive(&*self.udp.upgrade()?, packet),
+                }
+            }
             _ => Some(Refusal::Protocol),
+        }
+    }
+
+    fn advertise(&self, interface: u32, router: Ipv6Addr, message: &[u8]) {
+        if let Some(configurator) = self.configurator.upgrade() {
+            configurator.take_advertisement(interface, router, message);
         }
     }
 

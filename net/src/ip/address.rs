@@ -47,7 +47,12 @@ impl Prefix {
         })
     }
 
-    /// Returns the first address of the network.
+    /// Returns the network of all addresses of the same version as `address`.
+    pub fn all(address: IpAddr) -> Option<Prefix> {
+        Prefix::new(address, 0)
+    }
+
+    /// Returns the network's own address: the bits that do not count are 0.
     pub fn network(&self) -> IpAddr {
         self.network
     }

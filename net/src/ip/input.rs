@@ -15,7 +15,7 @@ use super::{
     ethernet::{self, Arp, Discovery},
     fragments::{Fragment, Key},
     groups::LISTENER_QUERY,
-    interface::Interface,
+    interface::{Address, AddressState, Interface},
     neighbours::Neighbour,
     network::{Change, Network},
     output::{FRAGMENT, HEADER_V4, HEADER_V6, Sending, pseudo_sum, send_to},
@@ -38,6 +38,8 @@ const ECHO_V4: u8 = 8;
 const ECHO_V6: u8 = 128;
 const ECHO_REPLY_V4: u8 = 0;
 const ECHO_REPLY_V6: u8 = 129;
+/// The most bytes of a router's advertisement that are looked at.
+const MOST_OF_ROUTER: usize = 1024;
 
 /// A packet for this machine, without its IP header.
 #[derive(Debug)]
@@ -140,7 +142,11 @@ impl Network {
                 if data.peek(0, &mut header) < ethernet::HEADER {
                     return;
                 }
-                let (to, kind) = ethernet::read_header(&header);
+                let (to, from, kind) = ethernet::read_header(&header);
+                // Some links return what was sent to a group.
+                if from == own {
+                    return;
+                }
                 if to.is_for_many() {
                     interface.traffic.received_multicast.fetch_add(1, Relaxed);
                 } else if to != own {
@@ -292,6 +298,14 @@ impl Network {
             (false, ethernet::SOLICITATION | ethernet::ADVERTISEMENT) => {
                 self.receive_discovery(interface, &packet);
             }
+            // RFC 4861 6.1.2: from this link.
+            (false, ethernet::ROUTER_ADVERTISEMENT) if packet.hops == u8::MAX => {
+                let mut bytes = [0; MOST_OF_ROUTER];
+                let n = packet.data.peek(0, &mut bytes);
+                if let (Some(upper), IpAddr::V6(router)) = (self.upper(), packet.from) {
+                    upper.advertise(interface.index(), router, &bytes[..n]);
+                }
+            }
             _ => {}
         }
     }
@@ -362,6 +376,10 @@ impl Network {
             return;
         };
         let target = IpAddr::from(message.target);
+        let is_probe = !message.is_answer && packet.from.is_unspecified();
+        if (message.is_answer || is_probe) && self.has_doubt(interface, target) {
+            return;
+        }
         if message.is_answer {
             if let Some(mac) = message.mac
                 && !self.is_own(target)
@@ -392,6 +410,22 @@ impl Network {
             }
             _ => {}
         }
+    }
+
+    /// Notes that another machine has, or wants, an address that this one is about to use (RFC 4862
+    /// 5.4.3). Returns whether it was so.
+    fn has_doubt(&self, interface: &Interface, ip: IpAddr) -> bool {
+        let Some(own) = interface.address(ip) else {
+            return false;
+        };
+        if own.state == AddressState::Tentative {
+            let address = Address {
+                state: AddressState::Duplicate,
+                ..own
+            };
+            let _ = self.put_address(interface.index(), address);
+        }
+        own.state != AddressState::Valid
     }
 
     /// Notes a neighbour's address, and sends what has waited for it.

@@ -3,7 +3,7 @@
 
 use alloc::{boxed::Box, collections::BTreeMap, sync::Arc, vec::Vec};
 use core::{
-    net::IpAddr,
+    net::{IpAddr, Ipv6Addr},
     sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
@@ -162,6 +162,9 @@ pub trait Upper: Send + Sync {
 
     /// Takes an echo reply.
     fn receive_echo(&self, packet: Received);
+
+    /// Takes a router's advertisement, whose checksum is right and which comes from this link.
+    fn advertise(&self, interface: u32, router: Ipv6Addr, message: &[u8]);
 }
 
 /// The network of one machine.
@@ -627,6 +630,49 @@ impl Network {
             mtu,
             generation,
         })
+    }
+
+    /// Returns the way to a neighbour of an interface, which may have no address yet.
+    ///
+    /// # Errors
+    /// `ENODEV`.
+    pub fn link(&self, index: u32, to: IpAddr) -> Result<Route> {
+        let interface = self.interface(index).ok_or(Errno::ENODEV)?;
+        Ok(Route {
+            next_hop: to,
+            source: interface
+                .source_for(to)
+                .unwrap_or(super::Family::of(to).unspecified()),
+            mtu: interface.mtu(),
+            generation: self.generation.load(Relaxed),
+            interface,
+        })
+    }
+
+    /// Removes the addresses of an interface and the routes by it whose time is over; returns when
+    /// the next one's will be.
+    pub fn expire(&self, index: u32, now: u64) -> Option<u64> {
+        let interface = self.interface(index)?;
+        loop {
+            let over = {
+                let addresses = interface.addresses.lock();
+                let is_over = |it: &&Address| it.valid_until.is_some_and(|until| until <= now);
+                addresses.iter().find(is_over).map(|it| it.ip)
+            };
+            let Some(ip) = over else { break };
+            let _ = self.remove_address(index, ip);
+        }
+        let is_over = |it: &RouteEntry| {
+            it.interface == index && it.valid_until.is_some_and(|until| until <= now)
+        };
+        while self.remove_route_if(is_over).is_ok() {}
+        let address = {
+            let addresses = interface.addresses.lock();
+            addresses.iter().filter_map(|it| it.valid_until).min()
+        };
+        let routes = self.routes.lock();
+        let own = routes.iter().filter(|it| it.interface == index);
+        own.filter_map(|it| it.valid_until).chain(address).min()
     }
 
     /// Tells whether a route still follows from the configuration.

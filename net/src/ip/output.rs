@@ -1,7 +1,7 @@
 //! Packets that are sent: headers, checksums, fragments, the neighbour's address.
 
 use core::{
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     sync::atomic::Ordering::Relaxed,
 };
 
@@ -310,6 +310,21 @@ impl Network {
         to: IpAddr,
         message: Discovery,
     ) {
+        let mut bytes = [0; ethernet::DISCOVERY_LEN];
+        let bytes = &mut bytes[..message.len()];
+        message.write(bytes);
+        self.send_on_link(interface, mac, from, to, bytes);
+    }
+
+    /// Sends a message of ICMP for IPv6, which gets its checksum, to a machine on the link.
+    fn send_on_link(
+        &self,
+        interface: &Interface,
+        mac: Mac,
+        from: IpAddr,
+        to: IpAddr,
+        message: &[u8],
+    ) {
         let Some(own) = interface.features().mac else {
             return;
         };
@@ -317,9 +332,9 @@ impl Network {
             checksum: Checksum::Right,
             ..Packet::default()
         };
-        let bytes = packet.head.push(ethernet::DISCOVERY_LEN);
-        message.write(bytes);
-        let mut sum = pseudo_sum(from, to, ICMP_V6, ethernet::DISCOVERY_LEN);
+        let bytes = packet.head.push(message.len());
+        bytes.copy_from_slice(message);
+        let mut sum = pseudo_sum(from, to, ICMP_V6, message.len());
         sum.add(bytes);
         bytes[2..4].copy_from_slice(&sum.finish().to_be_bytes());
         let sending = Sending {
@@ -338,6 +353,35 @@ impl Network {
         let header = packet.head.push(ethernet::HEADER);
         ethernet::write_header(header, mac, own, ethernet::IPV6);
         interface.transmit(packet);
+    }
+
+    /// Asks the machines on an interface's link whether one of them has an address (RFC 4862 5.4).
+    pub fn ask_for_owner(&self, index: u32, target: Ipv6Addr) {
+        let Some(interface) = self.interface(index) else {
+            return;
+        };
+        let question = Discovery {
+            is_answer: false,
+            is_solicited: false,
+            target,
+            mac: None,
+        };
+        let group = IpAddr::from(ethernet::solicited_group(target));
+        let (mac, none) = (ethernet::group_mac(group), Ipv6Addr::UNSPECIFIED.into());
+        self.send_discovery(&interface, mac, none, group, question);
+    }
+
+    /// Asks the routers on an interface's link for an advertisement (RFC 4861 6.3.7).
+    pub fn ask_for_routers(&self, index: u32, all_routers: Ipv6Addr) {
+        let Some(interface) = self.interface(index) else {
+            return;
+        };
+        let to = IpAddr::from(all_routers);
+        let (Some(own), Some(from)) = (interface.mac(), interface.source_for(to)) else {
+            return;
+        };
+        let message = ethernet::router_solicitation(own);
+        self.send_on_link(&interface, ethernet::group_mac(to), from, to, &message);
     }
 }
 

@@ -296,7 +296,7 @@ impl Card {
             {
                 self.has_carrier.store(is_up, Relaxed);
                 log!("net: the link is {}", if is_up { "there" } else { "gone" });
-                stack().network().note_carrier(index);
+                stack().note_carrier(index);
             }
         }
     }
@@ -308,7 +308,7 @@ impl Card {
             self.device.give_up(why);
             self.has_carrier.store(false, Relaxed);
             self.device.changes().wake_all();
-            stack().network().note_carrier(index);
+            stack().note_carrier(index);
         }
         for pair in &self.pairs {
             pair.bell.wake_all();

@@ -21,7 +21,7 @@ mod header;
 mod receiver;
 mod sender;
 
-use alloc::boxed::Box;
+use alloc::{boxed::Box, vec::Vec};
 
 use bitflags::bitflags;
 use nucleus::{
@@ -59,8 +59,10 @@ bitflags! {
     }
 }
 
-/// Starts the cards. Those that can't be used are left out; the log says why.
-pub fn start() {
+/// Starts the cards; returns the numbers of their interfaces. Those that can't be used are left
+/// out; the log says why.
+pub fn start() -> Vec<u32> {
+    let mut started = Vec::new();
     for found in virtio::take(Kind::Network) {
         match Card::start(found) {
             Ok(card) => {
@@ -68,13 +70,15 @@ pub fn start() {
                     log!("net: there is no room for a card");
                     continue;
                 };
-                if card.serve(index).is_err() {
-                    log!("net: no memory for the tasks of a card");
+                match card.serve(index) {
+                    Ok(()) => started.push(index),
+                    Err(_) => log!("net: no memory for the tasks of a card"),
                 }
             }
             Err(error) => log!("net: a card can't be used: {error:?}"),
         }
     }
+    started
 }
 
 fn spawn(name: &'static str, body: impl FnOnce() + Send + 'static) -> abi::Result<()> {

@@ -52,6 +52,7 @@ pub fn directory() -> Table {
         .with("netlink", shown(netlink_sockets))
         .with("netstat", shown(counts::netstat))
         .with("packet", shown(packet_sockets))
+        .with("pnp", Entry::text(pnp))
         .with("route", Entry::text(route))
         .with("snmp", Entry::text(counts::snmp))
         .with("snmp6", shown(counts::snmp6))
@@ -71,6 +72,27 @@ pub fn directory() -> Table {
                 Entry::text(move |out| datagram_sockets(out, family, protocol)),
             )
         })
+}
+
+/// The servers for names, as `/etc/resolv.conf` has them.
+fn pnp(out: &mut Text) -> Result<()> {
+    let resolver = stack().configurator().resolver()?;
+    match resolver.told_by {
+        Some(_) => writeln!(out, "#PROTO: DHCP"),
+        None => writeln!(out, "#MANUAL"),
+    }
+    if let Ok(domain) = core::str::from_utf8(&resolver.domain)
+        && !domain.is_empty()
+    {
+        writeln!(out, "domain {domain}");
+    }
+    for server in &resolver.servers {
+        writeln!(out, "nameserver {server}");
+    }
+    if let Some(server) = resolver.told_by {
+        writeln!(out, "bootserver {server}");
+    }
+    Ok(())
 }
 
 /// Ends a line that Linux fills with spaces to `width` bytes.

@@ -96,11 +96,6 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// Returns whether it is on its way out.
-    pub fn is_outgoing(&self) -> bool {
-        self.name.kind == OUTGOING
-    }
-
     /// Returns the number of bytes that are given.
     pub fn size(&self) -> usize {
         self.whole() - self.skipped
