@@ -433,9 +433,12 @@ impl Socket for NetlinkSocket {
                 true => route::serve(&data, &asker),
                 false => diagnosis::serve(&data, &asker),
             };
+            // Who reads what came before gets all of a list, however long that is.
+            let has_room = self.queue.lock().cost <= self.common.receive_buffer();
+            let more = if has_room { MOST_ANSWERS } else { 0 };
             for data in answers {
                 let (from, group) = (0, 0);
-                self.enqueue_or_fail(Datagram { data, from, group }, MOST_ANSWERS);
+                self.enqueue_or_fail(Datagram { data, from, group }, more);
             }
             return Ok(len);
         }
