@@ -222,10 +222,14 @@ impl Network {
         if let Some(gateway) = route.gateway
             && !is_onlink
         {
-            let is_near = scope_of(gateway) != 0 && gateway.is_ipv6() || {
-                let way = self.route_by(gateway, Some(route.interface));
-                way.is_ok_and(|way| way.next_hop == gateway && !way.interface.is_loopback())
+            let leads_there = |own: &RouteEntry| {
+                own.interface == route.interface
+                    && own.gateway.is_none()
+                    && own.kind == RouteKind::Unicast
+                    && own.prefix.contains(gateway)
             };
+            let is_near = gateway.is_ipv6() && scope_of(gateway) != 0
+                || self.routes()?.iter().any(leads_there);
             if !is_near {
                 return Err(Errno::ENETUNREACH);
             }

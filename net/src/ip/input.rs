@@ -70,6 +70,7 @@ impl Received {
         if self.is_right {
             return true;
         }
+        Counter::sums_checked.add(1);
         let mut sum = pseudo_sum(self.from, self.to, self.protocol, self.data.len());
         sum.add_slices(&self.data);
         sum.finish() == 0
@@ -178,11 +179,19 @@ impl Network {
             part,
         }) = read(&data)
         else {
+            Counter::ip_refused.add(1);
             return;
         };
         packet.interface = interface.index();
         packet.is_right = is_right;
+        if !interface.is_loopback() {
+            Counter::ip_received.add(1);
+            Counter::ip_received_v6.add(packet.from.is_ipv6().into());
+            Counter::ip_received_bytes.add(total as u64);
+            Counter::sums_checked_by_device.add(is_right.into());
+        }
         if !self.accepts(interface, &mut packet) {
+            Counter::ip_refused.add(1);
             return;
         }
         // Links pad short packets.
@@ -201,6 +210,7 @@ impl Network {
         data.clip_front(len);
         packet.data = data;
         if let Some(part) = part {
+            Counter::ip_fragments_received.add(1);
             let fragment = Fragment {
                 offset: part.offset,
                 is_last: part.is_last,
@@ -219,6 +229,7 @@ impl Network {
             };
             self.alarm.set(due);
             let Some(whole) = whole else { return };
+            Counter::ip_reassembled.add(1);
             packet.data = whole;
         }
         let mut is_wanted = false;

@@ -17,6 +17,7 @@ use super::{
     network::{Network, Route},
 };
 use crate::{
+    counters::Counter,
     link::Mac,
     packet::{Checksum, Head, Packet, Sum},
     timer::now,
@@ -115,12 +116,14 @@ impl Network {
         if is_cut && data.len() > features.cuts as usize {
             return Err(Errno::EMSGSIZE);
         }
+        let counts = !route.interface.is_loopback();
         let mut checksum = Checksum::Right;
         if let Some(at) = sending.checksum {
             let mut sum = pseudo_sum(sending.from, sending.to, sending.protocol, len);
             let wanted = features.checksums && (fits || is_cut);
             let value = match wanted {
                 true => {
+                    Counter::sums_left_to_device.add(u64::from(counts));
                     let from = header as u16;
                     checksum = Checksum::Wanted {
                         from,
@@ -129,6 +132,7 @@ impl Network {
                     sum.partial()
                 }
                 false => {
+                    Counter::sums_made.add(1);
                     head.as_mut_slice()[at..at + 2].fill(0);
                     sum.add(head.as_slice());
                     sum.add_slices(&data);
@@ -142,6 +146,9 @@ impl Network {
             head.as_mut_slice()[at..at + 2].copy_from_slice(&value.to_be_bytes());
         }
         let ident = self.idents.fetch_add(1, Relaxed) as u32;
+        if is_cut {
+            Counter::segments_cut.add(data.len().div_ceil(cut.into()) as u64);
+        }
         if fits || is_cut {
             let whole = Part {
                 ident,
@@ -188,6 +195,7 @@ impl Network {
             let mut head = Head::default();
             push_header(&mut head, &sending, n, part);
             offset += n;
+            Counter::ip_fragments_sent.add(1);
             let packet = Packet {
                 head,
                 data,
@@ -213,6 +221,11 @@ impl Network {
     /// Hands a packet with its IP header to the device, with the link's header before it.
     fn transmit(&self, route: &Route, to: IpAddr, mut packet: Packet) {
         let interface = &*route.interface;
+        if !interface.is_loopback() {
+            Counter::ip_sent.add(1);
+            Counter::ip_sent_v6.add(to.is_ipv6().into());
+            Counter::ip_sent_bytes.add(packet.len() as u64);
+        }
         let Some(own) = interface.features().mac else {
             interface.transmit(packet);
             return;
