@@ -6,10 +6,10 @@ use alloc::vec::Vec;
 use abi::{
     Errno, Result,
     raw::ptrace::{
-        BPF_A, BPF_ABS, BPF_ADD, BPF_ALU, BPF_AND, BPF_DIV, BPF_IMM, BPF_JA, BPF_JEQ, BPF_JGE,
-        BPF_JGT, BPF_JMP, BPF_JSET, BPF_LD, BPF_LDX, BPF_LEN, BPF_LSH, BPF_MAXINSNS, BPF_MEM,
-        BPF_MEMWORDS, BPF_MISC, BPF_MUL, BPF_NEG, BPF_OR, BPF_RET, BPF_RSH, BPF_ST, BPF_STX,
-        BPF_B, BPF_H, BPF_IND, BPF_MOD, BPF_MSH, BPF_SUB, BPF_TAX, BPF_TXA, BPF_X, BPF_XOR,
+        BPF_A, BPF_ABS, BPF_ADD, BPF_ALU, BPF_AND, BPF_B, BPF_DIV, BPF_H, BPF_IMM, BPF_IND, BPF_JA,
+        BPF_JEQ, BPF_JGE, BPF_JGT, BPF_JMP, BPF_JSET, BPF_LD, BPF_LDX, BPF_LEN, BPF_LSH,
+        BPF_MAXINSNS, BPF_MEM, BPF_MEMWORDS, BPF_MISC, BPF_MOD, BPF_MSH, BPF_MUL, BPF_NEG, BPF_OR,
+        BPF_RET, BPF_RSH, BPF_ST, BPF_STX, BPF_SUB, BPF_TAX, BPF_TXA, BPF_X, BPF_XOR,
     },
 };
 
@@ -196,7 +196,9 @@ impl Program {
         self.run_on(|instruction, x| match instruction {
             Instruction::LoadPacket(size, Operand::Constant, at) => view.load(at, size),
             // Only places in the packet itself are counted from X.
-            Instruction::LoadPacket(size, Operand::Index, at) => view.load(x.wrapping_add(at), size),
+            Instruction::LoadPacket(size, Operand::Index, at) => {
+                view.load(x.wrapping_add(at), size)
+            }
             Instruction::LoadHeaderX(at) => view.load(at, 1),
             Instruction::LoadLengthA | Instruction::LoadLengthX => Some(packet.len()),
             _ => None,
@@ -555,7 +557,10 @@ mod tests {
         }
 
         fn peek(&self, at: u32, to: &mut [u8]) -> bool {
-            let from = self.0.get(at as usize..).and_then(|rest| rest.get(..to.len()));
+            let from = self
+                .0
+                .get(at as usize..)
+                .and_then(|rest| rest.get(..to.len()));
             from.map(|from| to.copy_from_slice(from)).is_some()
         }
 
@@ -620,14 +625,30 @@ mod tests {
             0x03, 0x07, 0x87, 0x16, 0x84, 0x05, 0x04, 0x0c, 0x14, 0x24, 0x34, 0x3c, 0x94, 0x9c,
             0x54, 0x64, 0x6c, 0x7c, 0xa4, 0x15, 0x1d, 0x25, 0x35, 0x45,
         ];
-        let edges = [0, 1, 4, 14, u32::MAX, KNOWN, KNOWN + 8, KNOWN + 63, NETWORK, LINK, LINK - 1];
+        let edges = [
+            0,
+            1,
+            4,
+            14,
+            u32::MAX,
+            KNOWN,
+            KNOWN + 8,
+            KNOWN + 63,
+            NETWORK,
+            LINK,
+            LINK - 1,
+        ];
         let mut random = Random::new(11);
         let (mut accepted, mut taken) = (0, 0);
         for _ in 0..200_000 {
             let len = 1 + random.below(8);
             let words: Vec<u64> = (0..len)
                 .map(|at| {
-                    let code = if at + 1 == len { 0x16 } else { codes[random.below(codes.len())] };
+                    let code = if at + 1 == len {
+                        0x16
+                    } else {
+                        codes[random.below(codes.len())]
+                    };
                     let k = match random.below(3) {
                         0 => edges[random.below(edges.len())],
                         1 => random.below(70) as u32,

@@ -44,9 +44,8 @@ fn the_longest_prefix_and_the_least_metric_win() {
                 metric: random.below(3) as u32,
                 ..RouteEntry::new(prefix, 2, Some(gateway))
             };
-            let is_rival = |old: &RouteEntry| {
-                old.prefix == entry.prefix && old.metric == entry.metric
-            };
+            let is_rival =
+                |old: &RouteEntry| old.prefix == entry.prefix && old.metric == entry.metric;
             if random.below(3) > 0 {
                 let has = model.iter().any(is_rival);
                 let done = network.configure_route(entry, Adding::New, false);
@@ -111,7 +110,10 @@ fn changes_are_told_and_interfaces_go_with_what_they_have() {
         let again = network.add_address(index, ip("10.1.0.2"), 24);
         assert_eq!(again, Err(Errno::EEXIST));
         network.set_flags(index, 0, flags::UP).unwrap();
-        assert_eq!(network.route(ip("10.1.0.9")).err(), Some(Errno::ENETUNREACH));
+        assert_eq!(
+            network.route(ip("10.1.0.9")).err(),
+            Some(Errno::ENETUNREACH)
+        );
         network.set_flags(index, flags::UP, flags::UP).unwrap();
         assert!(network.route(ip("10.1.0.9")).is_ok());
         take();

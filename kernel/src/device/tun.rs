@@ -206,7 +206,10 @@ fn add_interface(tunnel: &Arc<Tunnel>, name: &[u8], is_tap: bool) -> Result<u32>
         },
     };
     for number in 0..=u8::MAX {
-        let name = alloc::format!("{}{number}", core::str::from_utf8(stem).map_err(|_| Errno::EINVAL)?);
+        let name = alloc::format!(
+            "{}{number}",
+            core::str::from_utf8(stem).map_err(|_| Errno::EINVAL)?
+        );
         let name = Name::new(name.as_bytes()).ok_or(Errno::EINVAL)?;
         match network.add_interface_named(tunnel.clone(), name) {
             Err(Errno::EEXIST) => {}
@@ -281,7 +284,11 @@ impl File for Handle {
     fn write(&self, _: Option<u64>, _: OpenFlags, from: &mut dyn Source) -> Result<usize> {
         let tunnel = self.tunnel()?;
         let len = from.left();
-        let extra = if tunnel.has_information { INFORMATION } else { 0 };
+        let extra = if tunnel.has_information {
+            INFORMATION
+        } else {
+            0
+        };
         let least = if tunnel.mac.is_some() { ETHERNET } else { 1 };
         if len < extra + least || len > LONGEST + extra {
             return Err(Errno::EINVAL);
@@ -294,7 +301,11 @@ impl File for Handle {
             return Err(Errno::EFAULT);
         }
         let index = tunnel.index.load(Relaxed);
-        if !stack().network().interface(index).is_some_and(|it| it.is_up()) {
+        if !stack()
+            .network()
+            .interface(index)
+            .is_some_and(|it| it.is_up())
+        {
             return Err(Errno::EIO);
         }
         let packet = Packet {
@@ -326,7 +337,11 @@ impl File for Handle {
                 let index = tunnel.index.load(Relaxed);
                 let name = inet::interface::by_index(index)?.name().0;
                 user::copy_out(argument, &name)?;
-                let mut flags = if tunnel.mac.is_some() { IFF_TAP } else { IFF_TUN };
+                let mut flags = if tunnel.mac.is_some() {
+                    IFF_TAP
+                } else {
+                    IFF_TUN
+                };
                 if !tunnel.has_information {
                     flags |= IFF_NO_PI;
                 }

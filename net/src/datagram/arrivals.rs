@@ -117,7 +117,7 @@ pub(crate) fn show_raw(table: &Mutex<SocketTable>, packet: &Received, header: &[
 /// Tells the socket that sent a datagram what became of it; `quote` is what the message repeats of
 /// its payload.
 pub(crate) fn take_report(table: &Mutex<SocketTable>, report: &Report, quote: &[u8]) {
-    let senders = table.lock().receivers(report.to, report.from);
+    let senders = table.lock().receivers_of(report.to, report.from, false, 0);
     if let Some(socket) = senders.first() {
         socket.hear(report, quote);
     }

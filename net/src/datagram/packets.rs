@@ -126,7 +126,10 @@ impl Socket {
                 bytes.clip_front(n);
                 sum = Some(SUM_V6);
             }
-            let sending = Sending { checksum: sum, ..sending };
+            let sending = Sending {
+                checksum: sum,
+                ..sending
+            };
             self.network.send(&route, sending, head, bytes, 0)?;
             return Ok(len);
         }

@@ -118,7 +118,9 @@ impl Socket {
         if self.protocol() == Protocol::UdpLite {
             return Err(Errno::ENETUNREACH);
         }
-        let mut by = [interface, options.interface].into_iter().find(|it| *it != 0);
+        let mut by = [interface, options.interface]
+            .into_iter()
+            .find(|it| *it != 0);
         if to.is_multicast() && by.is_none() && options.multicast_interface != 0 {
             by = Some(options.multicast_interface);
         }

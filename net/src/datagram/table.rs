@@ -144,7 +144,7 @@ impl SocketTable {
     }
 
     /// As [`receivers`](SocketTable::receivers), for a datagram that may be `for_many` and has
-    /// arrived at an interface.
+    /// arrived at an interface; 0 for any.
     pub(super) fn receivers_of(
         &self,
         from: SocketAddr,
@@ -226,7 +226,7 @@ fn spread(from: SocketAddr) -> usize {
 /// Returns how well a socket fits a datagram; 0 means that it must not receive it.
 fn score(socket: &Socket, from: SocketAddr, to: IpAddr, interface: u32) -> u32 {
     let inner = socket.inner();
-    if ![0, interface].contains(&inner.options.interface) {
+    if interface != 0 && ![0, interface].contains(&inner.options.interface) {
         return 0;
     }
     let connected = match inner.remote {

@@ -125,7 +125,10 @@ impl Network {
         for address in interface.addresses()? {
             let _ = self.remove_address(index, address.ip);
         }
-        while self.remove_route_if(|entry| entry.interface == index).is_ok() {}
+        while self
+            .remove_route_if(|entry| entry.interface == index)
+            .is_ok()
+        {}
         if let Some(gone) = self.take_interface(index) {
             self.note(Change::NoInterface(index, gone.name()));
         }
@@ -203,7 +206,10 @@ impl Network {
         }
         self.remove_address(index, ip)?;
         // Routes with this source lead nowhere.
-        while self.remove_route_if(|entry| entry.source == Some(ip)).is_ok() {}
+        while self
+            .remove_route_if(|entry| entry.source == Some(ip))
+            .is_ok()
+        {}
         Ok(())
     }
 
@@ -234,8 +240,7 @@ impl Network {
                 return Err(Errno::ENETUNREACH);
             }
         }
-        let is_rival =
-            |old: &RouteEntry| old.prefix == route.prefix && old.metric == route.metric;
+        let is_rival = |old: &RouteEntry| old.prefix == route.prefix && old.metric == route.metric;
         let rivals = self.routes()?.iter().filter(|old| is_rival(old)).count();
         match how {
             Adding::New if rivals > 0 => return Err(Errno::EEXIST),

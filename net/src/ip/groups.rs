@@ -44,7 +44,9 @@ impl Network {
     /// Returns the number of the interface on which a group is joined.
     fn interface_for(&self, group: IpAddr, interface: u32) -> u32 {
         match interface {
-            0 => self.route(group).map_or(LOOPBACK, |route| route.interface.index()),
+            0 => self
+                .route(group)
+                .map_or(LOOPBACK, |route| route.interface.index()),
             index => index,
         }
     }
@@ -204,7 +206,11 @@ impl Network {
                     _ => Ipv6Addr::UNSPECIFIED,
                 };
                 let message = head.push(24);
-                message[0] = if is_member { LISTENER_REPORT } else { LISTENER_DONE };
+                message[0] = if is_member {
+                    LISTENER_REPORT
+                } else {
+                    LISTENER_DONE
+                };
                 message[8..24].copy_from_slice(&own.octets());
                 let mut sum = pseudo_sum(from.into(), to.into(), ICMP_V6, 24);
                 sum.add(message);

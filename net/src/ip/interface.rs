@@ -260,7 +260,8 @@ impl Interface {
     #[inline]
     pub(super) fn show(&self, direction: Direction, packet: &Packet) {
         if self.taps.are_there() {
-            self.taps.show(self.index, self.features().mac, direction, packet);
+            self.taps
+                .show(self.index, self.features().mac, direction, packet);
         }
     }
 

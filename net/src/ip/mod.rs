@@ -14,6 +14,7 @@
 //! loads and stores; none is held while a packet goes to a device or to the protocols above.
 
 mod address;
+mod configure;
 mod errors;
 mod ethernet;
 mod fragments;
@@ -25,22 +26,21 @@ mod neighbours;
 mod network;
 mod output;
 mod raw;
-mod configure;
 mod source;
 
 pub use address::{Cover, Family, Prefix, destination, is_own, source_for};
-pub use ethernet::group_mac;
+pub use configure::{Adding, RouteChoice, flags};
 pub use errors::{Refusal, Report, Trouble};
+pub use ethernet::group_mac;
 pub use input::Received;
 pub use interface::{
     Address, AddressState, Interface, LOOPBACK, Name, Origin, Traffic, is_link_local,
 };
 pub use neighbours::Neighbour;
-pub use configure::{Adding, RouteChoice, flags};
 pub use network::{Change, Network, Route, RouteEntry, RouteKind, Upper};
-pub use source::scope_of;
 pub use output::Sending;
 pub(crate) use raw::Packet;
+pub use source::scope_of;
 
 /// The protocol number of ICMP in IPv4.
 pub const ICMP: u8 = 1;

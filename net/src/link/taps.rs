@@ -66,7 +66,8 @@ impl Taps {
     pub fn remove(&self, tap: &Arc<dyn Tap>) -> bool {
         let gone = {
             let mut list = self.list.lock();
-            let is_it = |other: &Arc<dyn Tap>| core::ptr::addr_eq(&raw const **other, &raw const **tap);
+            let is_it =
+                |other: &Arc<dyn Tap>| core::ptr::addr_eq(&raw const **other, &raw const **tap);
             let at = list.iter().position(is_it);
             let gone = at.map(|at| list.remove(at));
             self.count.store(list.len(), SeqCst);

@@ -6,9 +6,15 @@ use support::prelude::*;
 pub const TESTS: &[Test] = &[
     ("network: an interface comes, changes and goes", interface),
     ("network: routes are chosen by prefix and metric", routes),
-    ("network: neighbours are learnt, fixed and forgotten", neighbours),
+    (
+        "network: neighbours are learnt, fixed and forgotten",
+        neighbours,
+    ),
     ("network: echoes of another machine", echoes),
-    ("network: errors of another machine and of its silence", errors),
+    (
+        "network: errors of another machine and of its silence",
+        errors,
+    ),
     ("network: packet sockets, filters, counts", packets),
     ("network: rings of packets", rings),
     ("network: groups are told to the link", groups),
@@ -58,22 +64,37 @@ fn address(ip: [u8; 4], port: u16) -> [u8; 16] {
 impl Tap {
     /// Makes a tap that is down.
     fn make() -> Result<Tap> {
-        let file = fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
+        let file = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/dev/net/tun")?;
         let mut asked = request("", &((IFF_TAP | IFF_NO_PI) as u16).to_le_bytes());
         call!(ioctl(file.as_raw_fd(), TUNSETIFF as _, asked.as_mut_ptr()));
         let name = asked[..16].split(|byte| *byte == 0).next().unwrap_or(&[]);
         let name = String::from_utf8_lossy(name).into_owned();
         let socket = socket_of(AF_INET, SOCK_DGRAM, 0)?;
         let mut asked = request(&name, &[]);
-        call!(ioctl(socket.as_raw_fd(), SIOCGIFINDEX as _, asked.as_mut_ptr()));
+        call!(ioctl(
+            socket.as_raw_fd(),
+            SIOCGIFINDEX as _,
+            asked.as_mut_ptr()
+        ));
         let index = u32::from_le_bytes([asked[16], asked[17], asked[18], asked[19]]);
-        Ok(Tap { file: Arc::new(file), name, index })
+        Ok(Tap {
+            file: Arc::new(file),
+            name,
+            index,
+        })
     }
 
     fn set_up(&self, up: bool) -> Outcome {
         let socket = socket_of(AF_INET, SOCK_DGRAM, 0)?;
         let mut asked = request(&self.name, &[u8::from(up), 0x10]);
-        call!(ioctl(socket.as_raw_fd(), SIOCSIFFLAGS as _, asked.as_mut_ptr()));
+        call!(ioctl(
+            socket.as_raw_fd(),
+            SIOCSIFFLAGS as _,
+            asked.as_mut_ptr()
+        ));
         Ok(())
     }
 
@@ -152,10 +173,7 @@ fn frame(to_mac: &[u8], from: [u8; 4], protocol: u8, payload: &[u8]) -> Vec<u8> 
 }
 
 /// Waits for a frame that fits.
-fn await_frame(
-    frames: &mpsc::Receiver<Vec<u8>>,
-    fits: impl Fn(&[u8]) -> bool,
-) -> Result<Vec<u8>> {
+fn await_frame(frames: &mpsc::Receiver<Vec<u8>>, fits: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>> {
     let mut others = 0;
     loop {
         let Ok(frame) = frames.recv_timeout(Duration::from_secs(20)) else {
@@ -203,7 +221,12 @@ fn message(kind: u16, flags: c_int, body: &[u8], attributes: &[(u16, &[u8])]) ->
 /// Receives a datagram, and splits it: types and messages.
 fn receive(socket: &OwnedFd) -> Result<Vec<(u16, Vec<u8>)>> {
     let mut buffer = vec![0u8; 65_536];
-    let n = call!(recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0));
+    let n = call!(recv(
+        socket.as_raw_fd(),
+        buffer.as_mut_ptr().cast(),
+        buffer.len(),
+        0
+    ));
     let (mut left, mut all) = (&buffer[..n as usize], Vec::new());
     while left.len() >= 16 {
         let len = u32::from_le_bytes([left[0], left[1], left[2], left[3]]) as usize;
@@ -216,12 +239,19 @@ fn receive(socket: &OwnedFd) -> Result<Vec<(u16, Vec<u8>)>> {
 
 /// Sends a request with an acknowledgement; returns its number.
 fn ask(socket: &OwnedFd, request: &[u8]) -> Result<i32> {
-    let n = call!(send(socket.as_raw_fd(), request.as_ptr().cast(), request.len(), 0));
+    let n = call!(send(
+        socket.as_raw_fd(),
+        request.as_ptr().cast(),
+        request.len(),
+        0
+    ));
     equal!(n as usize, request.len());
     loop {
         for (kind, bytes) in receive(socket)? {
             if kind == NLMSG_ERROR as u16 {
-                return Ok(i32::from_le_bytes([bytes[16], bytes[17], bytes[18], bytes[19]]));
+                return Ok(i32::from_le_bytes([
+                    bytes[16], bytes[17], bytes[18], bytes[19],
+                ]));
             }
         }
     }
@@ -229,7 +259,12 @@ fn ask(socket: &OwnedFd, request: &[u8]) -> Result<i32> {
 
 /// Lists: all messages until the end.
 fn list(socket: &OwnedFd, request: &[u8]) -> Result<Vec<(u16, Vec<u8>)>> {
-    let n = call!(send(socket.as_raw_fd(), request.as_ptr().cast(), request.len(), 0));
+    let n = call!(send(
+        socket.as_raw_fd(),
+        request.as_ptr().cast(),
+        request.len(),
+        0
+    ));
     equal!(n as usize, request.len());
     let mut all = Vec::new();
     loop {
@@ -302,7 +337,10 @@ fn interface() -> Outcome {
     body[4..8].copy_from_slice(&index);
     body[8] = 1;
     body[12] = 1;
-    let change = [(IFLA_MTU, &1400u32.to_le_bytes()[..]), (IFLA_IFNAME, b"far0\0")];
+    let change = [
+        (IFLA_MTU, &1400u32.to_le_bytes()[..]),
+        (IFLA_IFNAME, b"far0\0"),
+    ];
     equal!(ask(&socket, &message(RTM_NEWLINK, ACK, &body, &change))?, 0);
     await_news(RTM_NEWLINK)?;
     for wrong in [9u32, 70_000] {
@@ -311,7 +349,11 @@ fn interface() -> Outcome {
         equal!(answer, -EINVAL, wrong);
     }
     let mut named = request("far0", &[]);
-    call!(ioctl(socket.as_raw_fd(), SIOCGIFFLAGS as _, named.as_mut_ptr()));
+    call!(ioctl(
+        socket.as_raw_fd(),
+        SIOCGIFFLAGS as _,
+        named.as_mut_ptr()
+    ));
     ensure!(named[16] & 0x43 == 0x43, "flags {:#x}", named[16]);
     // An address with its route.
     let add = |flags, ip: &[u8]| message(RTM_NEWADDR, flags, &ifaddr(24, tap.index), &[(2, ip)]);
@@ -327,7 +369,10 @@ fn interface() -> Outcome {
     equal!(near.count(), 1);
     let text = read_text("/proc/net/route")?;
     ensure!(text.contains("far0\t0000090A\t00000000\t0001"), "{text}");
-    ensure!(read_text("/proc/net/dev")?.contains("  far0:"), "no interface");
+    ensure!(
+        read_text("/proc/net/dev")?.contains("  far0:"),
+        "no interface"
+    );
     let removal = message(RTM_DELADDR, ACK, &ifaddr(24, tap.index), &[(2, &OWN)]);
     equal!(ask(&socket, &removal)?, 0);
     await_news(RTM_DELADDR)?;
@@ -337,7 +382,10 @@ fn interface() -> Outcome {
     equal!(ask(&socket, &own)?, -EOPNOTSUPP);
     drop(tap);
     await_news(RTM_DELLINK)?;
-    refused!(ENODEV, ioctl(socket.as_raw_fd(), SIOCGIFFLAGS as _, named.as_mut_ptr()));
+    refused!(
+        ENODEV,
+        ioctl(socket.as_raw_fd(), SIOCGIFFLAGS as _, named.as_mut_ptr())
+    );
     Ok(())
 }
 
@@ -345,7 +393,12 @@ fn routes() -> Outcome {
     let (first, second) = (Tap::ready()?, Tap::make()?);
     second.set_up(true)?;
     let socket = netlink(NETLINK_ROUTE, 0)?;
-    let address = message(RTM_NEWADDR, CREATE, &ifaddr(24, second.index), &[(2, &[10, 8, 0, 1])]);
+    let address = message(
+        RTM_NEWADDR,
+        CREATE,
+        &ifaddr(24, second.index),
+        &[(2, &[10, 8, 0, 1])],
+    );
     equal!(ask(&socket, &address)?, 0);
     let route = |kind, flags, to: &[u8], bits, gateway: &[u8], metric: u32| {
         let metric = metric.to_le_bytes();
@@ -370,13 +423,22 @@ fn routes() -> Outcome {
         let asked = route(RTM_NEWROUTE, CREATE, &to, bits, &gateway, metric);
         let got = ask(&socket, &asked)?;
         // A gateway behind another one is no neighbour.
-        let answer = if gateway == [5, 5, 5, 5] { -ENETUNREACH } else { answer };
+        let answer = if gateway == [5, 5, 5, 5] {
+            -ENETUNREACH
+        } else {
+            answer
+        };
         equal!(got, answer, to, gateway);
     }
     let way = |to: [u8; 4]| -> Result<u32> {
         let body = [AF_INET as u8, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let asked = message(RTM_GETROUTE, 0, &body, &[(RTA_DST, &to)]);
-        call!(send(socket.as_raw_fd(), asked.as_ptr().cast(), asked.len(), 0));
+        call!(send(
+            socket.as_raw_fd(),
+            asked.as_ptr().cast(),
+            asked.len(),
+            0
+        ));
         let answer = receive(&socket)?;
         let index = attribute(&answer[0].1, 12, RTA_OIF).unwrap_or(&[0; 4]);
         Ok(u32::from_le_bytes([index[0], index[1], index[2], index[3]]))
@@ -419,7 +481,9 @@ fn neighbours() -> Outcome {
     ensure!(sent[..6] == MAC, "to {:x?}", &sent[..6]);
     let states = || -> Result<Vec<(Vec<u8>, u16)>> {
         let all = list(&socket, &message(RTM_GETNEIGH, NLM_F_DUMP, &nd(0, 0), &[]))?;
-        let own = all.into_iter().filter(|(_, it)| it[20..24] == tap.index.to_le_bytes());
+        let own = all
+            .into_iter()
+            .filter(|(_, it)| it[20..24] == tap.index.to_le_bytes());
         let described = own.map(|(_, it)| {
             let ip = attribute(&it, 12, 1).unwrap_or(&[]).to_vec();
             (ip, u16::from_le_bytes([it[24], it[25]]))
@@ -428,11 +492,30 @@ fn neighbours() -> Outcome {
     };
     equal!(states()?, [(FAR.to_vec(), 2)]);
     let arp = read_text("/proc/net/arp")?;
-    ensure!(arp.contains("10.9.0.2") && arp.contains("02:09:09:09:09:09"), "{arp}");
+    ensure!(
+        arp.contains("10.9.0.2") && arp.contains("02:09:09:09:09:09"),
+        "{arp}"
+    );
     let fixed = [(1u16, &[10, 9, 0, 7][..]), (2, &[2, 0, 0, 0, 0, 7])];
-    equal!(ask(&socket, &message(RTM_NEWNEIGH, CREATE, &nd(tap.index, 0x80), &fixed))?, 0);
-    equal!(ask(&socket, &message(RTM_NEWNEIGH, CREATE, &nd(tap.index, 0x80), &fixed))?, -EEXIST);
-    ensure!(states()?.contains(&(vec![10, 9, 0, 7], 0x80)), "{:?}", states()?);
+    equal!(
+        ask(
+            &socket,
+            &message(RTM_NEWNEIGH, CREATE, &nd(tap.index, 0x80), &fixed)
+        )?,
+        0
+    );
+    equal!(
+        ask(
+            &socket,
+            &message(RTM_NEWNEIGH, CREATE, &nd(tap.index, 0x80), &fixed)
+        )?,
+        -EEXIST
+    );
+    ensure!(
+        states()?.contains(&(vec![10, 9, 0, 7], 0x80)),
+        "{:?}",
+        states()?
+    );
     udp.send_to(b"fixed", (Ipv4Addr::new(10, 9, 0, 7), 9))?;
     let sent = await_frame(&frames, |frame| frame.ends_with(b"fixed"))?;
     ensure!(sent[..6] == [2, 0, 0, 0, 0, 7], "to {:x?}", &sent[..6]);
@@ -473,7 +556,14 @@ fn echoes() -> Outcome {
         let mut request = *b"\x08\0\0\0\x12\x34\0\x01abcdefgh";
         let right = sum(&request);
         request[2..4].copy_from_slice(&right);
-        let sent = call!(sendto(fd, request.as_ptr().cast(), 16, 0, name.as_ptr().cast(), 16));
+        let sent = call!(sendto(
+            fd,
+            request.as_ptr().cast(),
+            16,
+            0,
+            name.as_ptr().cast(),
+            16
+        ));
         equal!(sent, 16);
         let header = if kind == SOCK_RAW { 20 } else { 0 };
         let n = call!(recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), 0));
@@ -493,8 +583,20 @@ fn echoes() -> Outcome {
     made[12..16].copy_from_slice(&[0; 4]);
     made[16..20].copy_from_slice(&FAR);
     let fd = raw.as_raw_fd();
-    call!(sendto(fd, made.as_ptr().cast(), made.len(), 0, name.as_ptr().cast(), 16));
-    let n = call!(recv(seen.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0));
+    call!(sendto(
+        fd,
+        made.as_ptr().cast(),
+        made.len(),
+        0,
+        name.as_ptr().cast(),
+        16
+    ));
+    let n = call!(recv(
+        seen.as_raw_fd(),
+        buffer.as_mut_ptr().cast(),
+        buffer.len(),
+        0
+    ));
     equal!((n, buffer[20]), (28, 0));
     Ok(())
 }
@@ -503,9 +605,16 @@ fn echoes() -> Outcome {
 fn report(fd: c_int) -> Result<(u32, [u8; 3], Vec<u8>)> {
     let mut entry = poll_entry(fd, 0);
     call!(poll(&mut entry, 1, 20_000));
-    ensure!(entry.revents & POLLERR != 0, "no error in time");
+    ensure!(
+        entry.revents & POLLERR != 0,
+        "no error in time: {:#x}",
+        entry.revents
+    );
     let (mut data, mut control) = ([0u8; 64], [0u8; 128]);
-    let mut part = iovec { iov_base: data.as_mut_ptr().cast(), iov_len: data.len() };
+    let mut part = iovec {
+        iov_base: data.as_mut_ptr().cast(),
+        iov_len: data.len(),
+    };
     // SAFETY: all zeros is a valid header.
     let mut header: msghdr = unsafe { zeroed() };
     header.msg_iov = &mut part;
@@ -515,7 +624,11 @@ fn report(fd: c_int) -> Result<(u32, [u8; 3], Vec<u8>)> {
     call!(recvmsg(fd, &mut header, MSG_ERRQUEUE));
     let error = &control[16..];
     let number = u32::from_le_bytes([error[0], error[1], error[2], error[3]]);
-    Ok((number, [error[4], error[5], error[6]], error[20..24].to_vec()))
+    Ok((
+        number,
+        [error[4], error[5], error[6]],
+        error[20..24].to_vec(),
+    ))
 }
 
 fn errors() -> Outcome {
@@ -589,7 +702,10 @@ fn packets() -> Outcome {
     let all = packet_socket(SOCK_RAW, 3, tap.index)?;
     let fd = all.as_raw_fd();
     let filter = udp_filter(44);
-    let program = sock_fprog { len: 6, filter: filter.as_ptr().cast_mut() };
+    let program = sock_fprog {
+        len: 6,
+        filter: filter.as_ptr().cast_mut(),
+    };
     set_option(&fd, SOL_SOCKET, SO_ATTACH_FILTER, program)?;
     let udp = UdpSocket::bind((Ipv4Addr::from(OWN), 0))?;
     udp.send_to(b"question", (Ipv4Addr::from(FAR), 9))?;
@@ -624,8 +740,17 @@ fn packets() -> Outcome {
     await_frame(&frames, |frame| frame == own)?;
     from[12..18].copy_from_slice(&MAC);
     let name = from.as_ptr().cast();
-    call!(sendto(cooked.as_raw_fd(), b"cooked".as_ptr().cast(), 6, 0, name, 20));
-    await_frame(&frames, |frame| frame[12..14] == [0x88, 0xb5] && frame.ends_with(b"cooked"))?;
+    call!(sendto(
+        cooked.as_raw_fd(),
+        b"cooked".as_ptr().cast(),
+        6,
+        0,
+        name,
+        20
+    ));
+    await_frame(&frames, |frame| {
+        frame[12..14] == [0x88, 0xb5] && frame.ends_with(b"cooked")
+    })?;
     for wanted in [[1u32, 0], [0, 0]] {
         let (mut counts, mut len) = ([9u32; 2], 8);
         call!(getsockopt(fd, 263, 6, counts.as_mut_ptr().cast(), &mut len));
@@ -633,7 +758,10 @@ fn packets() -> Outcome {
     }
     // Filters that can't be.
     for wrong in [&filter[..1], &[][..]] {
-        let program = sock_fprog { len: wrong.len() as u16, filter: filter.as_ptr().cast_mut() };
+        let program = sock_fprog {
+            len: wrong.len() as u16,
+            filter: filter.as_ptr().cast_mut(),
+        };
         let at = (&raw const program).cast();
         refused!(EINVAL, setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, at, 16));
     }
@@ -649,7 +777,10 @@ fn rings() -> Outcome {
         let fd = socket.as_raw_fd();
         set_option(&fd, 263, 10, version)?;
         let filter = udp_filter(65_535);
-        let program = sock_fprog { len: 6, filter: filter.as_ptr().cast_mut() };
+        let program = sock_fprog {
+            len: 6,
+            filter: filter.as_ptr().cast_mut(),
+        };
         set_option(&fd, SOL_SOCKET, SO_ATTACH_FILTER, program)?;
         // Blocks, slots; for version 3 also a time, and what is the program's.
         let shape: [u32; 7] = [8192, 2, 2048, 8, 10, 0, 0];
@@ -678,7 +809,11 @@ fn rings() -> Outcome {
                 1 => (at, at),
                 _ => (at + 8, at + word(at + 16) as usize),
             };
-            ensure!(word(status) & 1 == 1, "turn {turn}: status {:#x}", word(status));
+            ensure!(
+                word(status) & 1 == 1,
+                "turn {turn}: status {:#x}",
+                word(status)
+            );
             let (size, mac) = match version {
                 1 => (word(packet + 8), word(packet + 12) & 0xffff),
                 _ => (word(packet + 12), word(packet + 24) & 0xffff),
@@ -727,9 +862,19 @@ fn groups() -> Outcome {
     let group = Ipv4Addr::new(239, 1, 2, 3);
     udp.join_multicast_v4(&group, &Ipv4Addr::from(OWN))?;
     let report = await_frame(&frames, |frame| frame[12..14] == [8, 0] && frame[23] == 2)?;
-    ensure!(report[..6] == [1, 0, 0x5e, 1, 2, 3], "to {:x?}", &report[..6]);
-    ensure!(report[38] == 0x16 && report[42..46] == group.octets(), "{report:x?}");
-    ensure!(read_text("/proc/net/igmp")?.contains("030201EF"), "not listed");
+    ensure!(
+        report[..6] == [1, 0, 0x5e, 1, 2, 3],
+        "to {:x?}",
+        &report[..6]
+    );
+    ensure!(
+        report[38] == 0x16 && report[42..46] == group.octets(),
+        "{report:x?}"
+    );
+    ensure!(
+        read_text("/proc/net/igmp")?.contains("030201EF"),
+        "not listed"
+    );
     // What the other machine sends to the group arrives, with the interface's number.
     set_option(&udp, IPPROTO_IP, IP_PKTINFO, 1)?;
     let mut datagram = vec![0x1e, 0x61, 0x1e, 0x61, 0, 13, 0, 0];
@@ -813,9 +958,15 @@ fn users() -> Outcome {
         ] {
             equal!(ask(&socket, &asked)?, -EPERM);
         }
-        let file = fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
+        let file = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/dev/net/tun")?;
         let mut asked = request("", &((IFF_TAP | IFF_NO_PI) as u16).to_le_bytes());
-        refused!(EPERM, ioctl(file.as_raw_fd(), TUNSETIFF as _, asked.as_mut_ptr()));
+        refused!(
+            EPERM,
+            ioctl(file.as_raw_fd(), TUNSETIFF as _, asked.as_mut_ptr())
+        );
         let mut asked = request("lo", &address([127, 0, 0, 2], 0));
         let fd = socket.as_raw_fd();
         refused!(EPERM, ioctl(fd, SIOCSIFADDR as _, asked.as_mut_ptr()));

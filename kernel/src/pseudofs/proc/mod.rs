@@ -57,9 +57,7 @@ pub fn root(causeway: &[(&'static str, fn() -> Entry)]) -> Arc<dyn Vnode> {
         )
         .with(
             "causeway",
-            Entry::directory(
-                causeway::directory(causeway).with("network", shown(counts::network)),
-            ),
+            Entry::directory(causeway::directory(causeway).with("network", shown(counts::network))),
         )
         .with("net", link("self/net"))
         .with("sys", Entry::directory(sys::directory()))

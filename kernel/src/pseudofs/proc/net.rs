@@ -236,7 +236,14 @@ fn packet_sockets(out: &mut Text) {
         writeln!(
             out,
             "{:016x} {:<6} {:<4} {:04x}   {:<5} {} {:<6} {:<6} {:<6}",
-            0, 2, entry.kind, entry.protocol, entry.interface, 1, entry.waiting, entry.owner,
+            0,
+            2,
+            entry.kind,
+            entry.protocol,
+            entry.interface,
+            1,
+            entry.waiting,
+            entry.owner,
             entry.inode
         );
     });
@@ -438,7 +445,10 @@ fn visit_groups(mut visit: impl FnMut(&Interface, IpAddr, u32)) {
 }
 
 fn igmp(out: &mut Text) -> Result<()> {
-    writeln!(out, "Idx\tDevice    : Count Querier\tGroup    Users Timer\tReporter");
+    writeln!(
+        out,
+        "Idx\tDevice    : Count Querier\tGroup    Users Timer\tReporter"
+    );
     for it in stack().network().interfaces() {
         let mut groups = Vec::new();
         groups.try_reserve(1)?;
@@ -453,9 +463,19 @@ fn igmp(out: &mut Text) -> Result<()> {
             }
         });
         result?;
-        writeln!(out, "{}\t{:<10}: {:5}      V2", it.index(), text(&it), groups.len());
+        writeln!(
+            out,
+            "{}\t{:<10}: {:5}      V2",
+            it.index(),
+            text(&it),
+            groups.len()
+        );
         for (group, members) in groups {
-            writeln!(out, "\t\t\t\t{:08X} {members:5} 0:00000000\t\t0", word(group));
+            writeln!(
+                out,
+                "\t\t\t\t{:08X} {members:5} 0:00000000\t\t0",
+                word(group)
+            );
         }
     }
     Ok(())

@@ -171,7 +171,9 @@ pub fn chosen(value: &Value) -> Result<i32> {
 
 /// Returns the IPv4 address of the interface with a number, in network order.
 pub fn address_of(index: i32) -> [u8; 4] {
-    let interface = u32::try_from(index).ok().and_then(|index| by_index(index).ok());
+    let interface = u32::try_from(index)
+        .ok()
+        .and_then(|index| by_index(index).ok());
     let first = interface.and_then(|interface| first_v4(&interface));
     first.map_or([0; 4], |(ip, _)| ip.octets())
 }

@@ -131,7 +131,10 @@ pub fn ioctl(command: u32, argument: VirtAddr, compatible: bool) -> Result<usize
             let all = own()?.1.broadcast.unwrap_or(Ipv4Addr::UNSPECIFIED);
             put(&mut answer, &socket_address(all))
         }
-        _ => put(&mut answer, &socket_address(mask_of(own()?.1.prefix.bits()))),
+        _ => put(
+            &mut answer,
+            &socket_address(mask_of(own()?.1.prefix.bits())),
+        ),
     };
     user::copy_out(argument + NAME_LEN, &answer[..len])?;
     Ok(0)

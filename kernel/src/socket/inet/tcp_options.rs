@@ -267,7 +267,11 @@ pub fn info(socket: &tcp::Socket, state: tcp::State) -> [u8; INFO] {
     put!(tcpi_last_data_sent, ms(default.sent_before));
     put!(tcpi_last_data_recv, ms(default.heard_before));
     put!(tcpi_last_ack_recv, ms(default.heard_before));
-    let headers = if socket.family() == net::Family::V4 { 40 } else { 60 };
+    let headers = if socket.family() == net::Family::V4 {
+        40
+    } else {
+        60
+    };
     put!(tcpi_pmtu, default.own_largest + headers);
     put!(tcpi_advmss, default.own_largest);
     put!(tcpi_rtt, us(default.round_trip));
@@ -288,7 +292,10 @@ pub fn info(socket: &tcp::Socket, state: tcp::State) -> [u8; INFO] {
     put!(tcpi_bytes_acked, summary.sent - summary.unsent as u64);
     put!(tcpi_bytes_received, summary.received);
     let again = default.counts.repeated_bytes;
-    put!(tcpi_bytes_sent, summary.sent - summary.unsent as u64 + again);
+    put!(
+        tcpi_bytes_sent,
+        summary.sent - summary.unsent as u64 + again
+    );
     put!(tcpi_bytes_retrans, again);
     put!(tcpi_total_retrans, default.counts.repeated);
     put!(tcpi_segs_out, default.counts.sent);
@@ -297,10 +304,27 @@ pub fn info(socket: &tcp::Socket, state: tcp::State) -> [u8; INFO] {
     put!(tcpi_data_segs_in, default.counts.received_with_data);
     if default.round_trip > 0 {
         let window = u64::from(default.window);
-        put!(tcpi_pacing_rate, window * 1_000_000_000 / default.round_trip);
+        put!(
+            tcpi_pacing_rate,
+            window * 1_000_000_000 / default.round_trip
+        );
     }
-    put!(tcpi_unacked, if is_listener { summary.waiting as u32 } else { default.pieces });
-    put!(tcpi_sacked, if is_listener { summary.backlog as u32 } else { default.sacked });
+    put!(
+        tcpi_unacked,
+        if is_listener {
+            summary.waiting as u32
+        } else {
+            default.pieces
+        }
+    );
+    put!(
+        tcpi_sacked,
+        if is_listener {
+            summary.backlog as u32
+        } else {
+            default.sacked
+        }
+    );
     bytes
 }
 

@@ -69,13 +69,7 @@ pub fn list(
 }
 
 /// Writes an address of an interface.
-pub fn write(
-    writer: &mut Writer,
-    kind: u32,
-    flags: u32,
-    interface: &Interface,
-    address: &Address,
-) {
+pub fn write(writer: &mut Writer, kind: u32, flags: u32, interface: &Interface, address: &Address) {
     let now = time::since_boot().as_nanos() as u64;
     let mut bits = 0;
     if address.valid_until.is_none() {

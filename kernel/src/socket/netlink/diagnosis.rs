@@ -3,10 +3,7 @@
 use alloc::{sync::Arc, vec::Vec};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use abi::{
-    Errno, Result,
-    raw::net::AF_UNIX,
-};
+use abi::{Errno, Result, raw::net::AF_UNIX};
 use net::{
     Family,
     datagram::Protocol,
@@ -177,7 +174,11 @@ impl Entry {
         Entry {
             local,
             remote: summary.remote,
-            state: if summary.remote.is_some() { ESTABLISHED } else { CLOSED },
+            state: if summary.remote.is_some() {
+                ESTABLISHED
+            } else {
+                CLOSED
+            },
             timer: (0, 0, 0),
             unread: summary.unread as u32,
             unsent: 0,
@@ -211,7 +212,11 @@ impl Entry {
 
     fn write(&self, writer: &mut Writer, family: Family, wanted: u32, flags: u32) {
         let mut head = [0; ANSWER];
-        let number = if family == Family::V4 { AF_INET } else { AF_INET6 };
+        let number = if family == Family::V4 {
+            AF_INET
+        } else {
+            AF_INET6
+        };
         let (timer, repetitions, left) = self.timer;
         head[..4].copy_from_slice(&[number as u8, self.state, timer, repetitions]);
         head[4..40].copy_from_slice(&self.name(family));
@@ -239,8 +244,17 @@ impl Entry {
             if wants(SOCKET_MEMORY) {
                 let (receive, send) = self.buffers;
                 let (unread, unsent) = (self.unread, self.unsent);
-                let all_words =
-                    [unread, receive as u32, unsent, send as u32, 0, unsent, 0, 0, self.dropped];
+                let all_words = [
+                    unread,
+                    receive as u32,
+                    unsent,
+                    send as u32,
+                    0,
+                    unsent,
+                    0,
+                    0,
+                    self.dropped,
+                ];
                 words(all, SOCKET_MEMORY, &all_words);
             }
             if let Some((socket, state)) = &self.tcp {

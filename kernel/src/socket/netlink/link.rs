@@ -2,7 +2,10 @@
 
 use alloc::sync::Arc;
 
-use abi::{Errno, Result, raw::if_arp::{ARPHRD_ETHER, ARPHRD_LOOPBACK, ARPHRD_NONE}};
+use abi::{
+    Errno, Result,
+    raw::if_arp::{ARPHRD_ETHER, ARPHRD_LOOPBACK, ARPHRD_NONE},
+};
 use net::{
     ip::{Interface, flags},
     link::Mac,
@@ -81,7 +84,13 @@ pub fn list(request: &Request<'_>, asker: &Asker, writer: &mut Writer) -> Result
     }
     let counts = wants_statistics(request);
     for interface in stack().network().interfaces() {
-        write(writer, raw::RTM_NEWLINK, raw::NLM_F_MULTI, &interface, counts);
+        write(
+            writer,
+            raw::RTM_NEWLINK,
+            raw::NLM_F_MULTI,
+            &interface,
+            counts,
+        );
     }
     Ok(0)
 }
@@ -96,7 +105,13 @@ pub fn show(request: &Request<'_>, asker: &Asker, writer: &mut Writer) -> Result
         return Err(Errno::EINVAL);
     }
     let interface = named(request, &asked)?;
-    write(writer, raw::RTM_NEWLINK, 0, &interface, wants_statistics(request));
+    write(
+        writer,
+        raw::RTM_NEWLINK,
+        0,
+        &interface,
+        wants_statistics(request),
+    );
     Ok(())
 }
 
@@ -201,13 +216,7 @@ pub fn hardware(interface: &Interface) -> u16 {
 }
 
 /// Writes all that is known of an interface.
-pub fn write(
-    writer: &mut Writer,
-    kind: u32,
-    flags: u32,
-    interface: &Interface,
-    statistics: bool,
-) {
+pub fn write(writer: &mut Writer, kind: u32, flags: u32, interface: &Interface, statistics: bool) {
     let mut head = [0; LINK];
     head[2..4].copy_from_slice(&hardware(interface).to_le_bytes());
     head[4..8].copy_from_slice(&interface.index().to_le_bytes());
@@ -243,14 +252,21 @@ pub fn write(
         all.put_number(raw::IFLA_GSO_MAX_SIZE, SEGMENTED);
         all.put_number(raw::IFLA_NUM_RX_QUEUES, 1);
         all.put(raw::IFLA_CARRIER, &[interface.has_carrier().into()]);
-        all.put(raw::IFLA_QDISC, if is_loopback { NO_QUEUE } else { CARD_QUEUE });
+        all.put(
+            raw::IFLA_QDISC,
+            if is_loopback { NO_QUEUE } else { CARD_QUEUE },
+        );
         all.put_number(raw::IFLA_CARRIER_CHANGES, changes);
         all.put_number(raw::IFLA_CARRIER_UP_COUNT, changes / 2);
         all.put_number(raw::IFLA_CARRIER_DOWN_COUNT, changes.div_ceil(2));
         all.put(raw::IFLA_PROTO_DOWN, &[0]);
         all.put(raw::IFLA_MAP, &[0; size_of::<raw::rtnl_link_ifmap>()]);
         if has_macs {
-            let all_ones = if is_loopback { [0; HARDWARE] } else { Mac::BROADCAST.0 };
+            let all_ones = if is_loopback {
+                [0; HARDWARE]
+            } else {
+                Mac::BROADCAST.0
+            };
             all.put(raw::IFLA_ADDRESS, &mac);
             all.put(raw::IFLA_BROADCAST, &all_ones);
         }

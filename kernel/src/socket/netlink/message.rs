@@ -105,8 +105,12 @@ const FULL: usize = 3584;
 /// `EINVAL` for a wrong length, `EAFNOSUPPORT`.
 pub fn address(family: u32, value: &[u8]) -> Result<IpAddr> {
     match family {
-        AF_INET => Ok(IpAddr::from(*value.first_chunk::<4>().ok_or(Errno::EINVAL)?)),
-        AF_INET6 => Ok(IpAddr::from(*value.first_chunk::<16>().ok_or(Errno::EINVAL)?)),
+        AF_INET => Ok(IpAddr::from(
+            *value.first_chunk::<4>().ok_or(Errno::EINVAL)?,
+        )),
+        AF_INET6 => Ok(IpAddr::from(
+            *value.first_chunk::<16>().ok_or(Errno::EINVAL)?,
+        )),
         _ => Err(Errno::EAFNOSUPPORT),
     }
 }

@@ -45,7 +45,11 @@ pub fn list(request: &Request<'_>, writer: &mut Writer, v4: bool, v6: bool) -> R
             interface::by_index(only)?;
         }
     }
-    let filtered = if only != 0 { raw::NLM_F_DUMP_FILTERED } else { 0 };
+    let filtered = if only != 0 {
+        raw::NLM_F_DUMP_FILTERED
+    } else {
+        0
+    };
     for interface in stack().network().interfaces() {
         if only != 0 && interface.index() != only {
             continue;
@@ -74,7 +78,12 @@ pub fn write(writer: &mut Writer, kind: u32, flags: u32, index: u32, entry: &Nei
             all.put(raw::NDA_LLADDR, &mac.0);
         }
         let mut times = [0; 16];
-        let words = [ticks(entry.confirmed), ticks(entry.used), ticks(entry.confirmed), 1];
+        let words = [
+            ticks(entry.confirmed),
+            ticks(entry.used),
+            ticks(entry.confirmed),
+            1,
+        ];
         for (n, word) in words.into_iter().enumerate() {
             times[n * 4..n * 4 + 4].copy_from_slice(&word.to_le_bytes());
         }

@@ -90,7 +90,9 @@ impl Shown {
             protocol: protocol(entry.origin),
             scope: if is_near { LINK } else { UNIVERSE },
             kind,
-            source: entry.source.filter(|_| is_v4 || entry.origin != Origin::Kernel),
+            source: entry
+                .source
+                .filter(|_| is_v4 || entry.origin != Origin::Kernel),
             gateway: entry.gateway,
             metric: match (is_v4, entry.origin, entry.metric) {
                 (false, Origin::Kernel, 0) => KERNEL_METRIC_V6,
@@ -283,7 +285,14 @@ pub fn list(
             let groups = Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0).into();
             show(Shown {
                 metric: KERNEL_METRIC_V6,
-                ..Shown::local(interface.index(), groups, 8, UNIVERSE, raw::RTN_MULTICAST, groups)
+                ..Shown::local(
+                    interface.index(),
+                    groups,
+                    8,
+                    UNIVERSE,
+                    raw::RTN_MULTICAST,
+                    groups,
+                )
             });
         }
     }
@@ -340,7 +349,11 @@ pub fn find(request: &Request<'_>, writer: &mut Writer) -> Result<()> {
             to,
             whole,
             UNIVERSE,
-            if is_own { raw::RTN_LOCAL } else { raw::RTN_UNICAST },
+            if is_own {
+                raw::RTN_LOCAL
+            } else {
+                raw::RTN_UNICAST
+            },
             to,
         )
     };

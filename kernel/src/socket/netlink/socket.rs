@@ -266,7 +266,8 @@ impl NetlinkSocket {
         let cost = datagram.as_ref()?.data.len() + OVERHEAD;
         {
             let mut queue = self.queue.lock();
-            let fits = queue.cost == 0 || queue.cost + cost <= self.common.receive_buffer().max(more);
+            let fits =
+                queue.cost == 0 || queue.cost + cost <= self.common.receive_buffer().max(more);
             if !fits || queue.datagrams.try_reserve(1).is_err() {
                 return None;
             }
@@ -564,10 +565,13 @@ impl Socket for NetlinkSocket {
 
 impl Mailbox for NetlinkSocket {
     fn deliver(&self, data: Vec<u8>) {
-        self.enqueue_or_fail(Datagram {
-            data,
-            from: 0,
-            group: 0,
-        }, 0);
+        self.enqueue_or_fail(
+            Datagram {
+                data,
+                from: 0,
+                group: 0,
+            },
+            0,
+        );
     }
 }

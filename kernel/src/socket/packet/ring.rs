@@ -86,7 +86,11 @@ impl Shape {
             2 => HEAD_V2 + NAME,
             _ => HEAD_V3 + NAME,
         };
-        let link = if self.has_link { super::seen::ETHERNET } else { 0 };
+        let link = if self.has_link {
+            super::seen::ETHERNET
+        } else {
+            0
+        };
         padded(head + link.max(16)) + self.reserve
     }
 
@@ -121,7 +125,10 @@ impl Ring {
             || !shape.slot_size.is_multiple_of(ALIGNMENT)
             || shape.slot_size < shape.network()
             || shape.slot_size > shape.block_size
-            || shape.blocks.checked_mul(pages).is_none_or(|all| all > MOST_PAGES)
+            || shape
+                .blocks
+                .checked_mul(pages)
+                .is_none_or(|all| all > MOST_PAGES)
             || shape.block_size / shape.slot_size * shape.blocks != shape.slots
             || BLOCK_HEAD + shape.private + shape.network() >= shape.block_size;
         if is_wrong {
@@ -223,7 +230,11 @@ impl Ring {
             state.next = (number + 1) % self.shape.slots;
         }
         let network = self.shape.network();
-        let start = if self.shape.has_link { network - seen.link } else { network };
+        let start = if self.shape.has_link {
+            network - seen.link
+        } else {
+            network
+        };
         let len = len.min(self.shape.slot_size - start);
         self.copy(seen, slot + start, len);
         let mut head = [0; HEAD_V2 + NAME];
@@ -243,7 +254,11 @@ impl Ring {
 
     fn add_to_block(&self, seen: &Seen<'_>, len: usize, time: Duration, has_lost: bool) -> bool {
         let network = self.shape.network();
-        let start = if self.shape.has_link { network - seen.link } else { network };
+        let start = if self.shape.has_link {
+            network - seen.link
+        } else {
+            network
+        };
         let first = BLOCK_HEAD + self.shape.private.next_multiple_of(8);
         let len = len.min(self.shape.block_size - first - start);
         let size = padded(start + len);
@@ -334,14 +349,29 @@ impl Ring {
     fn hand_over(&self, time: Duration) {
         let (number, packets, filled, last, sequence, first_at) = {
             let state = self.state.lock();
-            let State { next, packets, filled, last, sequence, first_at, .. } = *state;
+            let State {
+                next,
+                packets,
+                filled,
+                last,
+                sequence,
+                first_at,
+                ..
+            } = *state;
             (next, packets, filled, last, sequence, first_at)
         };
         let block = number * self.shape.block_size;
         let first = BLOCK_HEAD + self.shape.private.next_multiple_of(8);
         self.write_word(block + last, 0);
         let mut head = [0; BLOCK_HEAD];
-        let words = [2, BLOCK_HEAD as u32, 0, packets, first as u32, filled as u32];
+        let words = [
+            2,
+            BLOCK_HEAD as u32,
+            0,
+            packets,
+            first as u32,
+            filled as u32,
+        ];
         for (n, word) in words.into_iter().enumerate() {
             head[n * 4..n * 4 + 4].copy_from_slice(&word.to_le_bytes());
         }

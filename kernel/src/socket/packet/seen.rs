@@ -64,7 +64,12 @@ impl<'a> Seen<'a> {
                 let protocol = version(bytes[0]);
                 let mut header = [0; ETHERNET];
                 header[12..].copy_from_slice(&protocol.to_be_bytes());
-                (protocol, Mac([0; 6]), Mac([0; 6]), is_loopback.then_some(header))
+                (
+                    protocol,
+                    Mac([0; 6]),
+                    Mac([0; 6]),
+                    is_loopback.then_some(header),
+                )
             }
         };
         let kind = match (direction, mac) {
@@ -75,7 +80,11 @@ impl<'a> Seen<'a> {
             (_, Some(own)) if to == own => HOST,
             _ => OTHER_HOST,
         };
-        let link = if mac.is_some() || made.is_some() { ETHERNET } else { 0 };
+        let link = if mac.is_some() || made.is_some() {
+            ETHERNET
+        } else {
+            0
+        };
         let hardware = match interface::by_index(index) {
             Ok(interface) => crate::socket::netlink::hardware(&interface),
             Err(_) => 0,

@@ -602,7 +602,10 @@ impl Socket for PacketSocket {
             packet::PACKET_STATISTICS => {
                 let (seen, lost) = {
                     let mut queue = self.queue.lock();
-                    (core::mem::take(&mut queue.seen), core::mem::take(&mut queue.lost))
+                    (
+                        core::mem::take(&mut queue.seen),
+                        core::mem::take(&mut queue.lost),
+                    )
                 };
                 match self.version.load(Relaxed) {
                     2 => Answer::of(&[seen, lost, 0]),
