@@ -80,7 +80,7 @@ impl View<'_> {
         let to = &mut bytes[4 - usize::from(size)..];
         let found = if at >= KNOWN && at - KNOWN < KNOWN_LEN {
             return self.0.known(at - KNOWN);
-        } else if at >= NETWORK && at < KNOWN {
+        } else if (NETWORK..KNOWN).contains(&at) {
             self.0.peek_network(at - NETWORK, to)
         } else if at >= LINK && at - LINK < PARTS_LEN {
             self.0.peek_link(at - LINK, to)
@@ -189,8 +189,8 @@ impl Program {
         })
     }
 
-    /// Runs it on a packet; returns how many bytes of that are wanted. A load beyond the end ends it
-    /// with 0.
+    /// Runs it on a packet; returns how many bytes of that are wanted. A load beyond the end ends
+    /// it with 0.
     pub fn run_on_packet(&self, packet: &dyn Packet) -> u32 {
         let view = View(packet);
         self.run_on(|instruction, x| match instruction {

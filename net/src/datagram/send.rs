@@ -160,7 +160,6 @@ impl Socket {
             hops: how.hops,
             checksum: Some(CHECKSUM),
             is_whole,
-            ..Sending::default()
         };
         self.network.send(route, sending, head, data, 0)
     }

@@ -133,8 +133,8 @@ impl Network {
         self.answer_query(interface, Ipv6Addr::from(group).into());
     }
 
-    /// Tells of the groups that a query asks for: one, or all. A flood of queries is answered at the
-    /// rate of messages about errors.
+    /// Tells of the groups that a query asks for: one, or all. A flood of queries is answered at
+    /// the rate of messages about errors.
     fn answer_query(&self, interface: &Interface, asked: IpAddr) {
         let mut next = Some(asked);
         if asked.is_unspecified() {

@@ -181,7 +181,8 @@ impl Neighbours {
     }
 
     /// Repeats the questions that are due; entries without an answer are dropped. Returns the
-    /// questions, the neighbours that were dropped with what has waited for them, and when the next question is due.
+    /// questions, the neighbours that were dropped with what has waited for them, and when the next
+    /// question is due.
     pub fn expire(&mut self, now: u64) -> (Vec<Question>, Vec<Gone>, Option<u64>) {
         let (mut questions, mut gone) = (Vec::new(), Vec::new());
         self.table.retain(|ip, entry| {

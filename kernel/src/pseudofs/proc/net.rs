@@ -352,7 +352,7 @@ fn arp(out: &mut Text) -> Result<()> {
     for it in stack().network().interfaces() {
         for entry in it.neighbour_list()? {
             let IpAddr::V4(ip) = entry.ip else { continue };
-            let flags = u32::from(entry.mac.is_some()) * 2 | u32::from(entry.is_fixed) * 4;
+            let flags = (u32::from(entry.mac.is_some()) << 1) | (u32::from(entry.is_fixed) << 2);
             let [a, b, c, d, e, f] = entry.mac.map_or([0; 6], |mac| mac.0);
             let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
             writeln!(
@@ -417,8 +417,8 @@ fn ipv6_route(out: &mut Text) -> Result<()> {
             Some(IpAddr::V6(gateway)) => hexadecimal(gateway),
             _ => none.clone(),
         };
-        let flags = 1 | u32::from(entry.gateway.is_some()) * 2;
-        let flags = flags | u32::from(entry.kind != RouteKind::Unicast) * 0x200;
+        let flags = 1 | (u32::from(entry.gateway.is_some()) << 1);
+        let flags = flags | (u32::from(entry.kind != RouteKind::Unicast) << 9);
         let metric = if entry.metric == 0 { 256 } else { entry.metric };
         let name = name_of(entry.interface);
         line(to, entry.prefix.bits(), &gateway, metric, flags, &name);

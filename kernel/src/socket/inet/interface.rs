@@ -244,7 +244,7 @@ pub fn set_first_v4(interface: &Interface, ip: Ipv4Addr, bits: Option<u8>) -> Re
     // The classes of old.
     let class = match ip.octets()[0] {
         ..128 => 8,
-        ..192 => 16,
+        128..192 => 16,
         _ => 24,
     };
     let bits = bits.unwrap_or(class);

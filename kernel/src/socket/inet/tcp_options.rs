@@ -302,13 +302,11 @@ pub fn info(socket: &tcp::Socket, state: tcp::State) -> [u8; INFO] {
     put!(tcpi_segs_in, default.counts.received);
     put!(tcpi_data_segs_out, default.counts.sent_with_data);
     put!(tcpi_data_segs_in, default.counts.received_with_data);
-    if default.round_trip > 0 {
-        let window = u64::from(default.window);
-        put!(
-            tcpi_pacing_rate,
-            window * 1_000_000_000 / default.round_trip
-        );
-    }
+    let rate = u64::from(default.window) * 1_000_000_000;
+    put!(
+        tcpi_pacing_rate,
+        rate.checked_div(default.round_trip).unwrap_or(0)
+    );
     put!(
         tcpi_unacked,
         if is_listener {

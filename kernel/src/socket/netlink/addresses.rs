@@ -59,8 +59,8 @@ pub fn list(
                 continue;
             }
             let addresses = interface.addresses()?;
-            let mut seen = addresses.iter().filter(|it| it.ip.is_ipv4() == family_v4);
-            while let Some(address) = seen.next() {
+            let seen = addresses.iter().filter(|it| it.ip.is_ipv4() == family_v4);
+            for address in seen {
                 write(writer, raw::RTM_NEWADDR, flags, &interface, address);
             }
         }
