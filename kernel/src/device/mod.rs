@@ -2,9 +2,8 @@
 //!
 //! `memory`: null, zero, full. `random`: random, urandom. `causeway`: what Linux has no call for.
 //! `kmsg`: the kernel's log. `terminal`: tty, console, ttyS0. [`rtc`]: rtc0. [`disk`]: block
-//! devices. [`share`]: folders of the host's. [`entropy`]: its random numbers. [`mod@net`]: its network
-//! cards. [`root`] is the file
-//! system with the nodes.
+//! devices. [`share`]: folders of the host's. [`entropy`]: its random numbers. [`mod@net`]: its
+//! network cards. [`root`] is the file system with the nodes.
 
 mod causeway;
 pub mod disk;
