@@ -1,10 +1,10 @@
 //! From the first task to the first program.
 //!
-//! [`command_line`] parses the settings, [`root`] unpacks the archive, or mounts a disk or a
-//! share, and mounts the file systems in it, [`shares`] mounts folders of the host's, [`swaps`]
-//! gives devices to the swap space, [`network`] starts the cards, [`init`] is the first process, in the kernel or a program,
-//! [`sessions`] starts programs that the host asks for, [`program`] is how any of them begins,
-//! [`users`] as whom.
+//! [`command_line`] parses the settings, [`root`] unpacks the archive, or mounts a disk or a share,
+//! and mounts the file systems in it, [`shares`] mounts folders of the host's, [`swaps`] gives
+//! devices to the swap space, [`network`] starts the cards, [`init`] is the first process, in the
+//! kernel or a program, [`sessions`] starts programs that the host asks for, [`program`] is how any
+//! of them begins, [`users`] as whom.
 
 mod command_line;
 mod file_systems;

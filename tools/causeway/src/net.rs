@@ -194,9 +194,11 @@ impl Options {
                 card += &format!(",mac={}", random_mac()?);
                 let mut words =
                     format!("tap,id=net0,ifname={name},script=no,downscript=no,vhost=off");
-                if cpus > 1 && has_queues(&name) {
-                    words += &format!(",queues={cpus}");
-                    card += &format!(",mq=on,vectors={}", 2 * cpus + 2);
+                if has_queues(&name) {
+                    // One alone is for interfaces of the other kind.
+                    let queues = cpus.max(2);
+                    words += &format!(",queues={queues}");
+                    card += &format!(",mq=on,vectors={}", 2 * queues + 2);
                 }
                 words
             }

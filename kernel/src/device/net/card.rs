@@ -6,7 +6,10 @@ use core::sync::atomic::{
     Ordering::{Relaxed, SeqCst},
 };
 
-use net::link::{Features, Mac};
+use net::{
+    link::{Features, Mac},
+    packet::Packet,
+};
 use nucleus::{
     PAGE_SIZE, log, random,
     sync::{Rank, SpinLock},
@@ -22,7 +25,7 @@ use super::{
     sender::Sender,
     spawn,
 };
-use crate::{device::ports::patience, socket::inet::stack};
+use crate::device::ports::patience;
 
 /// Places in the configuration (5.1.4).
 const STATUS: usize = 6;
@@ -46,6 +49,18 @@ const LEAST_BUFFERS: usize = 32;
 const TURN: usize = 64;
 /// Bytes that the device may have to cut: what is left of the longest packet beside headers.
 const MOST_CUT: u32 = 65_535 - 128;
+
+/// What a card tells of.
+pub trait Above: Send + Sync {
+    /// Takes a packet that has arrived.
+    fn receive(&self, packet: Packet);
+
+    /// Notes that there was no memory for a packet.
+    fn note_dropped(&self);
+
+    /// Notes that the link is there, or gone.
+    fn note_carrier(&self);
+}
 
 /// Two queues, and the task that serves them.
 struct Pair {
@@ -211,38 +226,38 @@ impl Card {
         status[0] & LINK_UP != 0
     }
 
-    /// Begins to receive for the interface with a number.
+    /// Begins to receive.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn serve(self: &Arc<Card>, index: u32) -> abi::Result<()> {
+    pub fn serve(self: &Arc<Card>, above: &Arc<dyn Above>) -> abi::Result<()> {
         for at in 0..self.pairs.len() {
             let Some(receiver) = self.pairs[at].receiver.lock().take() else {
                 continue;
             };
-            let card = self.clone();
-            spawn("net-card", move || card.serve_pair(at, receiver, index))?;
+            let (card, above) = (self.clone(), above.clone());
+            spawn("net-card", move || card.serve_pair(at, receiver, &*above))?;
         }
         if self.has_status {
-            let card = self.clone();
-            spawn("net-link", move || card.serve_link(index))?;
+            let (card, above) = (self.clone(), above.clone());
+            spawn("net-link", move || card.serve_link(&*above))?;
         }
         Ok(())
     }
 
     /// Hands over what a pair's queue receives, and sends what waits; ends when the device fails.
-    fn serve_pair(&self, at: usize, mut receiver: Receiver, index: u32) {
+    fn serve_pair(&self, at: usize, mut receiver: Receiver, above: &dyn Above) {
         let pair = &self.pairs[at];
         let mut has_memory = receiver.refill(true);
         while !self.has_failed.load(Relaxed) {
-            let has_more = match self.take_turn(&mut receiver, index) {
+            let has_more = match self.take_turn(&mut receiver, above) {
                 Ok(has_more) => has_more,
-                Err(why) => return self.fail(index, why),
+                Err(why) => return self.fail(above, why),
             };
             has_memory &= receiver.refill(!has_more);
             let waits = pair.sender.run();
             if pair.receives.is_broken() || pair.sends.is_broken() {
-                return self.fail(index, "a queue has failed");
+                return self.fail(above, "a queue has failed");
             }
             if has_more {
                 yield_now();
@@ -266,15 +281,11 @@ impl Card {
     }
 
     /// Hands over a number of packets. Returns whether there may be more.
-    fn take_turn(&self, receiver: &mut Receiver, index: u32) -> Result<bool, &'static str> {
+    fn take_turn(&self, receiver: &mut Receiver, above: &dyn Above) -> Result<bool, &'static str> {
         for _ in 0..TURN {
             match receiver.next()? {
-                Received::Packet(packet) => stack().receive(index, packet),
-                Received::Dropped => {
-                    if let Some(interface) = stack().network().interface(index) {
-                        interface.traffic.receive_dropped.fetch_add(1, Relaxed);
-                    }
-                }
+                Received::Packet(packet) => above.receive(packet),
+                Received::Dropped => above.note_dropped(),
                 Received::Nothing => return Ok(false),
             }
         }
@@ -282,7 +293,7 @@ impl Card {
     }
 
     /// Notes that the link comes and goes, until the device fails.
-    fn serve_link(&self, index: u32) {
+    fn serve_link(&self, above: &dyn Above) {
         while !self.has_failed.load(Relaxed) {
             let has_changed = || {
                 let is_up = self.is_link_up();
@@ -296,19 +307,19 @@ impl Card {
             {
                 self.has_carrier.store(is_up, Relaxed);
                 log!("net: the link is {}", if is_up { "there" } else { "gone" });
-                stack().note_carrier(index);
+                above.note_carrier();
             }
         }
     }
 
     /// Resets the device, which has said what can't be.
-    fn fail(&self, index: u32, why: &'static str) {
+    fn fail(&self, above: &dyn Above, why: &'static str) {
         if !self.has_failed.swap(true, SeqCst) {
             log!("net: a card is reset and not used any more: {why}");
             self.device.give_up(why);
             self.has_carrier.store(false, Relaxed);
             self.device.changes().wake_all();
-            stack().note_carrier(index);
+            above.note_carrier();
         }
         for pair in &self.pairs {
             pair.bell.wake_all();
@@ -322,7 +333,7 @@ impl net::link::Device for Card {
         self.features
     }
 
-    fn send(&self, packet: net::packet::Packet) -> bool {
+    fn send(&self, packet: Packet) -> bool {
         if self.has_failed.load(Relaxed) {
             return false;
         }

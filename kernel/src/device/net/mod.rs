@@ -20,10 +20,14 @@ mod control;
 mod header;
 mod receiver;
 mod sender;
+#[cfg(test)]
+mod tests;
 
-use alloc::{boxed::Box, vec::Vec};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use core::sync::atomic::Ordering::Relaxed;
 
 use bitflags::bitflags;
+use net::packet::Packet;
 use nucleus::{
     log,
     task::{self, Spawn},
@@ -32,7 +36,7 @@ use nucleus::{
 
 use crate::socket::inet::stack;
 
-pub use card::Card;
+use card::{Above, Card};
 
 bitflags! {
     /// Feature bits of a device (5.1.3).
@@ -70,7 +74,8 @@ pub fn start() -> Vec<u32> {
                     log!("net: there is no room for a card");
                     continue;
                 };
-                match card.serve(index) {
+                let above: Arc<dyn Above> = Arc::new(Interface(index));
+                match card.serve(&above) {
                     Ok(()) => started.push(index),
                     Err(_) => log!("net: no memory for the tasks of a card"),
                 }
@@ -79,6 +84,25 @@ pub fn start() -> Vec<u32> {
         }
     }
     started
+}
+
+/// The interface of a card, by its number.
+struct Interface(u32);
+
+impl Above for Interface {
+    fn receive(&self, packet: Packet) {
+        stack().receive(self.0, packet);
+    }
+
+    fn note_dropped(&self) {
+        if let Some(interface) = stack().network().interface(self.0) {
+            interface.traffic.receive_dropped.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn note_carrier(&self) {
+        stack().note_carrier(self.0);
+    }
 }
 
 fn spawn(name: &'static str, body: impl FnOnce() + Send + 'static) -> abi::Result<()> {

@@ -7,6 +7,8 @@
 //! sleeps on its wait queue, which the device's interrupt wakes.
 
 mod queue;
+#[cfg(not(target_os = "none"))]
+pub mod simulated;
 #[cfg(target_os = "none")]
 mod transport;
 
@@ -58,7 +60,7 @@ pub struct Found {
     #[cfg(target_os = "none")]
     function: crate::dev::pci::Function,
     #[cfg(not(target_os = "none"))]
-    never: core::convert::Infallible,
+    script: Arc<simulated::Script>,
 }
 
 /// How many queues a device is started with, and what each of them takes.
@@ -101,6 +103,8 @@ pub struct Device {
     features: u64,
     /// Woken when the device has changed its configuration.
     changes: Arc<WaitQueue>,
+    #[cfg(not(target_os = "none"))]
+    script: Arc<simulated::Script>,
 }
 
 /// The devices of a kind that were not taken before, in the order of their places on the bus.
@@ -136,15 +140,7 @@ impl Found {
     /// # Errors
     /// [`Error::Lacks`], [`Error::Broken`], [`Error::OutOfMemory`]; the device does nothing then.
     pub fn start_with(self, wanted: u64, queues: Queues) -> Result<Device, Error> {
-        #[cfg(target_os = "none")]
-        {
-            transport::start(self.function, |_, _| Ok((wanted, queues)))
-        }
-        #[cfg(not(target_os = "none"))]
-        {
-            let _ = (wanted, queues);
-            match self.never {}
-        }
+        self.start_chosen(|_, _| Ok((wanted, queues)))
     }
 
     /// Starts the device with the features and queues that `choose` makes of the features that it
@@ -162,8 +158,7 @@ impl Found {
         }
         #[cfg(not(target_os = "none"))]
         {
-            let _ = choose;
-            match self.never {}
+            simulated::start(self.script, choose)
         }
     }
 }
@@ -219,8 +214,7 @@ impl Device {
         }
         #[cfg(not(target_os = "none"))]
         {
-            let _ = (offset, to);
-            Err(Error::Lacks("configuration"))
+            self.script.read_config(offset, to)
         }
     }
 }

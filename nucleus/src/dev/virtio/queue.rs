@@ -256,8 +256,8 @@ pub(crate) enum Doorbell {
     #[cfg_attr(not(target_os = "none"), allow(dead_code))]
     Register(*mut u16),
     /// A device made of code.
-    #[cfg(test)]
-    Test(alloc::boxed::Box<dyn Fn() + Send + Sync>),
+    #[cfg(not(target_os = "none"))]
+    Code(alloc::boxed::Box<dyn Fn() + Send + Sync>),
 }
 
 /// A queue of requests to a device. All methods may be called by any task.
@@ -553,8 +553,8 @@ impl Queue {
             // SAFETY: the register is mapped for good, and writing it makes the device look at this
             // queue.
             Doorbell::Register(register) => unsafe { register.write_volatile(self.number) },
-            #[cfg(test)]
-            Doorbell::Test(ring) => ring(),
+            #[cfg(not(target_os = "none"))]
+            Doorbell::Code(ring) => ring(),
         }
     }
 
@@ -803,5 +803,10 @@ impl Driver for Queue {
     }
 }
 
+#[cfg(not(target_os = "none"))]
+mod side;
 #[cfg(test)]
 mod tests;
+
+#[cfg(not(target_os = "none"))]
+pub use side::{Piece, Side};
