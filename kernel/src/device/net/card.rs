@@ -267,9 +267,12 @@ impl Card {
             if has_news || waits && pair.sends.rearm() {
                 continue;
             }
+            // One message is for both queues: after an interrupt that one of them was not meant
+            // with, it is to be rearmed all the same.
+            let is_due = |queue: &Queue| queue.is_silent() || queue.has_news();
             let is_woken = || {
-                let may_send = pair.sender.has_waiting() && pair.sends.has_news();
-                (may_send || pair.receives.has_news()).then_some(())
+                let may_send = pair.sender.has_waiting() && is_due(&pair.sends);
+                (may_send || is_due(&pair.receives)).then_some(())
             };
             // A deadline is only a reason to look again.
             let _ = pair

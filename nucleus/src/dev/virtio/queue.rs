@@ -569,6 +569,12 @@ impl Queue {
         self.word(0).store(NO_INTERRUPT, Ordering::Relaxed);
     }
 
+    /// Tells whether the device was asked not to interrupt: by the driver, or by an interrupt that a
+    /// queue of the same message may have been meant with.
+    pub fn is_silent(&self) -> bool {
+        self.word(0).load(Ordering::Relaxed) == NO_INTERRUPT
+    }
+
     /// Lets the device interrupt for what it does from now on. Returns whether it has done
     /// something before, for which no interrupt may come.
     pub fn rearm(&self) -> bool {

@@ -121,7 +121,12 @@ impl Side {
     /// Interrupts, unless the driver wants no interrupt.
     pub fn interrupt(&self) {
         if self.queue.word(0).load(Ordering::SeqCst) & NO_INTERRUPT == 0 {
-            self.queue.interrupt();
+            self.interrupt_anyway();
         }
+    }
+
+    /// Interrupts without a reason, or for another queue that has the same message.
+    pub fn interrupt_anyway(&self) {
+        self.queue.interrupt();
     }
 }
