@@ -41,8 +41,10 @@ pub struct Sender {
     count: AtomicUsize,
 }
 
-/// Why a packet was not sent.
-enum Refusal {
+/// What became of a packet.
+enum Outcome {
+    /// The device has it.
+    Sent,
     /// All requests are with the device.
     Full(Packet),
     /// It is dropped.
@@ -90,9 +92,9 @@ impl Sender {
         let packet = match self.has_waiting() {
             true => packet,
             false => match self.try_send(packet) {
-                Ok(()) => return true,
-                Err(Refusal::Dropped) => return false,
-                Err(Refusal::Full(packet)) => packet,
+                Outcome::Sent => return true,
+                Outcome::Dropped => return false,
+                Outcome::Full(packet) => packet,
             },
         };
         {
@@ -145,7 +147,7 @@ impl Sender {
                 next
             };
             let Some(packet) = next else { break };
-            if let Err(Refusal::Full(packet)) = self.try_send(packet) {
+            if let Outcome::Full(packet) = self.try_send(packet) {
                 let mut waiting = self.waiting.lock();
                 // The place that it has left may have been taken: the last one has to go.
                 let last = (waiting.len() >= MOST_WAITING)
@@ -172,23 +174,23 @@ impl Sender {
         }
     }
 
-    fn try_send(&self, mut packet: Packet) -> Result<(), Refusal> {
+    fn try_send(&self, mut packet: Packet) -> Outcome {
         let mut number = self.idle.lock().pop();
         if number.is_none() {
             self.reap();
             number = self.idle.lock().pop();
         }
         let Some(number) = number else {
-            return Err(Refusal::Full(packet));
+            return Outcome::Full(packet);
         };
-        let sent = self.submit(number, &mut packet);
-        if sent.is_err() {
-            let at = number as usize;
-            self.requests[at].abandon();
-            drop(core::mem::take(&mut *self.flying[at].lock()));
-            self.idle.lock().push(number);
+        if self.submit(number, &mut packet).is_ok() {
+            return Outcome::Sent;
         }
-        sent.map_err(|_| Refusal::Dropped)
+        let at = number as usize;
+        self.requests[at].abandon();
+        drop(core::mem::take(&mut *self.flying[at].lock()));
+        self.idle.lock().push(number);
+        Outcome::Dropped
     }
 
     fn submit(&self, number: u32, packet: &mut Packet) -> Result<(), Error> {
