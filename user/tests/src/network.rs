@@ -459,7 +459,7 @@ fn routes() -> Outcome {
     equal!(way([77, 1, 0, 1])?, first.index);
     // A route to nowhere.
     let mut body = rt(8);
-    body[7] = RTN_UNREACHABLE as u8;
+    body[7] = RTN_UNREACHABLE;
     let nowhere = message(RTM_NEWROUTE, CREATE, &body, &[(RTA_DST, &[66, 0, 0, 0])]);
     equal!(ask(&socket, &nowhere)?, 0);
     let udp = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;

@@ -238,8 +238,7 @@ fn joined(bench: &Bench) -> Result<()> {
 
 /// No card: no interface but the loopback one. A card and no address: the guest starts at once.
 fn none(bench: &Bench) -> Result<()> {
-    let line =
-        "cut -d: -f1 /proc/net/dev | tail -n +3 | tr -d ' '; ls /etc/resolv.conf 2>/dev/null | wc -l";
+    let line = "cut -d: -f1 /proc/net/dev | tail -n +3 | tr -d ' '; ls /etc/resolv.conf 2>/dev/null | wc -l";
     let finished = bench.shell(line).run()?;
     finished.printed("lo\n0\n")?;
     let net = options(Some("user"), &[], None)?;
