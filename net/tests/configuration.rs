@@ -131,6 +131,39 @@ fn changes_are_told_and_interfaces_go_with_what_they_have() {
     });
 }
 
+/// An address with a time goes when that is over.
+#[test]
+fn addresses_end() {
+    on_machines(1, |_| {
+        let (stack, _tap) = machine();
+        let network = stack.network();
+        let now = nucleus::time::since_boot().as_nanos() as u64;
+        let address = net::ip::Address {
+            valid_until: Some(now + 5_000_000_000),
+            ..net::ip::Address::lasting(
+                ip("10.7.0.1"),
+                prefix("10.7.0.0/24"),
+                net::ip::Origin::Static,
+            )
+        };
+        network.put_address(2, address).unwrap();
+        assert!(network.is_own(ip("10.7.0.1")) && network.route(ip("10.7.0.9")).is_ok());
+        while network.is_own(ip("10.7.0.1")) {
+            // None is left once it is gone.
+            let Some(due) = stack.run_timers() else {
+                continue;
+            };
+            nucleus::task::sleep(nucleus::task::Sleep {
+                interruptible: false,
+                deadline: Some(due),
+            });
+        }
+        assert!(nucleus::time::since_boot().as_nanos() as u64 >= now + 5_000_000_000);
+        let way = network.route(ip("10.7.0.9"));
+        assert_eq!(way.err(), Some(Errno::ENETUNREACH));
+    });
+}
+
 #[test]
 fn routes_to_nowhere_say_so() {
     on_machines(1, |_| {
