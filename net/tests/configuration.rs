@@ -203,7 +203,7 @@ fn a_fixed_neighbour_stays() {
         // What the link says does not change it, and a flood does not push it out.
         stack.receive(2, packet(&arp(other, Ipv4Addr::new(10, 1, 0, 2), 1)));
         for n in 0..600u32 {
-            let from = Ipv4Addr::from(0x0a01_0000 | 300 + n);
+            let from = Ipv4Addr::from(0x0a01_0000 | (300 + n));
             stack.receive(2, packet(&arp(from, Ipv4Addr::new(10, 1, 0, 2), 1)));
         }
         let all = network.interface(2).unwrap().neighbour_list().unwrap();
