@@ -131,6 +131,39 @@ fn changes_are_told_and_interfaces_go_with_what_they_have() {
     });
 }
 
+/// An address with a time goes when that is over.
+#[test]
+fn addresses_end() {
+    on_machines(1, |_| {
+        let (stack, _tap) = machine();
+        let network = stack.network();
+        let now = nucleus::time::since_boot().as_nanos() as u64;
+        let address = net::ip::Address {
+            valid_until: Some(now + 5_000_000_000),
+            ..net::ip::Address::lasting(
+                ip("10.7.0.1"),
+                prefix("10.7.0.0/24"),
+                net::ip::Origin::Static,
+            )
+        };
+        network.put_address(2, address).unwrap();
+        assert!(network.is_own(ip("10.7.0.1")) && network.route(ip("10.7.0.9")).is_ok());
+        while network.is_own(ip("10.7.0.1")) {
+            // None is left once it is gone.
+            let Some(due) = stack.run_timers() else {
+                continue;
+            };
+            nucleus::task::sleep(nucleus::task::Sleep {
+                interruptible: false,
+                deadline: Some(due),
+            });
+        }
+        assert!(nucleus::time::since_boot().as_nanos() as u64 >= now + 5_000_000_000);
+        let way = network.route(ip("10.7.0.9"));
+        assert_eq!(way.err(), Some(Errno::ENETUNREACH));
+    });
+}
+
 #[test]
 fn routes_to_nowhere_say_so() {
     on_machines(1, |_| {
@@ -170,7 +203,7 @@ fn a_fixed_neighbour_stays() {
         // What the link says does not change it, and a flood does not push it out.
         stack.receive(2, packet(&arp(other, Ipv4Addr::new(10, 1, 0, 2), 1)));
         for n in 0..600u32 {
-            let from = Ipv4Addr::from(0x0a01_0000 | 300 + n);
+            let from = Ipv4Addr::from(0x0a01_0000 | (300 + n));
             stack.receive(2, packet(&arp(from, Ipv4Addr::new(10, 1, 0, 2), 1)));
         }
         let all = network.interface(2).unwrap().neighbour_list().unwrap();

@@ -3,8 +3,8 @@
 //! `memory`: null, zero, full. `random`: random, urandom. `causeway`: what Linux has no call for.
 //! `kmsg`: the kernel's log. `terminal`: tty, console, ttyS0. [`rtc`]: rtc0. [`disk`]: block
 //! devices. `tun`: interfaces whose other end is a program. [`share`]: folders of the host's.
-//! [`entropy`]: its random numbers. [`mod@net`]: its network cards. [`root`] is the file system with
-//! the nodes.
+//! [`entropy`]: its random numbers. [`mod@net`]: its network cards. [`root`] is the file system
+//! with the nodes.
 
 mod causeway;
 pub mod disk;

@@ -1,16 +1,18 @@
 //! net/tun: interfaces whose link is a program, which reads what is sent there and writes what
 //! arrives. A `tap` has frames of Ethernet, a `tun` packets of IP.
 
-use alloc::{collections::VecDeque, sync::Arc};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
+use core::sync::atomic::{
+    AtomicBool, AtomicU32,
+    Ordering::{AcqRel, Relaxed},
+};
 
 use abi::{
     Errno, Result,
     raw::{
         general::{CAP_NET_ADMIN, O_NONBLOCK},
         if_tun::{
-            IFF_MULTI_QUEUE, IFF_NO_PI, IFF_ONE_QUEUE, IFF_PERSIST, IFF_TAP, IFF_TUN, IFF_TUN_EXCL,
-            IFF_VNET_HDR,
+            IFF_MULTI_QUEUE, IFF_NO_PI, IFF_ONE_QUEUE, IFF_TAP, IFF_TUN, IFF_TUN_EXCL, IFF_VNET_HDR,
         },
         ioctl as raw,
     },
@@ -155,9 +157,19 @@ impl Handle {
         let network = stack().network();
         if name[0] != 0
             && let Some(known) = Name::new(&name)
-            && network.interface_by_name(known).is_some()
+            && let Some(interface) = network.interface_by_name(known)
         {
-            return Err(Errno::EBUSY);
+            if flags & IFF_TUN_EXCL != 0 {
+                return Err(Errno::EBUSY);
+            }
+            let tunnel = take_kept(interface.index())?;
+            if tunnel.mac.is_some() != is_tap {
+                tunnel.is_attached.store(false, Relaxed);
+                return Err(Errno::EINVAL);
+            }
+            self.tunnel.get_or_insert(|| tunnel);
+            network.note_carrier(interface.index());
+            return Ok(());
         }
         let mac = is_tap.then(|| {
             let [.., a, b, c, d, e] = random::u64().to_le_bytes();
@@ -176,7 +188,7 @@ impl Handle {
             ),
             readers: WaitQueue::new(),
             index: AtomicU32::new(0),
-            is_kept: AtomicBool::new(flags & IFF_PERSIST != 0),
+            is_kept: AtomicBool::new(false),
             is_attached: AtomicBool::new(true),
         });
         let index = add_interface(&tunnel, &name, is_tap)?;
@@ -188,6 +200,42 @@ impl Handle {
         user::copy_out(argument, &name)?;
         Ok(())
     }
+}
+
+/// The most of them that stay without a program: there are no more interfaces.
+const MOST_KEPT: usize = 65;
+
+/// Interfaces that stay without a program.
+static KEPT: SpinLock<Vec<Arc<Tunnel>>> = SpinLock::new(Rank::Leaf, Vec::new());
+
+/// Takes the kept interface with a number, for a program.
+fn take_kept(index: u32) -> Result<Arc<Tunnel>> {
+    let kept = KEPT.lock();
+    let is_it = |it: &&Arc<Tunnel>| it.index.load(Relaxed) == index;
+    let tunnel = kept.iter().find(is_it).ok_or(Errno::EINVAL)?;
+    match tunnel.is_attached.swap(true, AcqRel) {
+        true => Err(Errno::EBUSY),
+        false => Ok(tunnel.clone()),
+    }
+}
+
+/// Keeps an interface without a program, or not any more.
+fn keep(tunnel: &Arc<Tunnel>, is_kept: bool) -> Result<()> {
+    let network = stack().network();
+    let (mut left, mut gone) = (nucleus::try_vec(MOST_KEPT)?, nucleus::try_vec(MOST_KEPT)?);
+    let all = core::mem::take(&mut *KEPT.lock());
+    for other in all {
+        // Others may have been removed by netlink.
+        let is_there = network.interface(other.index.load(Relaxed)).is_some();
+        match is_there && !Arc::ptr_eq(&other, tunnel) {
+            true => left.push(other),
+            false => gone.push(other),
+        }
+    }
+    left.extend(is_kept.then(|| tunnel.clone()));
+    *KEPT.lock() = left;
+    tunnel.is_kept.store(is_kept, Relaxed);
+    Ok(())
 }
 
 /// Adds the interface with a name that is given, free or with a number, or the next free one.
@@ -229,9 +277,10 @@ impl Drop for Handle {
         tunnel.is_attached.store(false, Relaxed);
         let network = stack().network();
         let index = tunnel.index.load(Relaxed);
-        if !tunnel.is_kept.load(Relaxed) {
+        match tunnel.is_kept.load(Relaxed) {
+            true => network.note_carrier(index),
             // It may have been removed.
-            let _ = network.remove_interface(index);
+            false => drop(network.remove_interface(index)),
         }
         let packets = core::mem::take(&mut tunnel.queue.lock().packets);
         drop(packets);
@@ -348,8 +397,7 @@ impl File for Handle {
                 user::write(argument + NAME, &(flags as u16))?;
             }
             raw::TUNSETPERSIST => {
-                let tunnel = self.tunnel()?;
-                tunnel.is_kept.store(argument.0 != 0, Relaxed);
+                keep(&self.tunnel()?, argument.0 != 0)?;
             }
             // Owners need the capability as well; nothing is computed for the program.
             raw::TUNSETOWNER | raw::TUNSETGROUP | raw::TUNSETNOCSUM | raw::TUNSETSNDBUF => {

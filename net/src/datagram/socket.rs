@@ -115,8 +115,17 @@ pub(super) struct Inner {
     pub error: Option<Errno>,
     pub read_shut: bool,
     pub write_shut: bool,
-    /// Groups, each with the number of the interface on which it was joined; 0 for any.
-    pub groups: Vec<(IpAddr, u32)>,
+    pub groups: Vec<Membership>,
+}
+
+/// A group that the socket has joined.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Membership {
+    group: IpAddr,
+    /// The number of the interface as the program gave it; 0 for any.
+    interface: u32,
+    /// The number of the interface where it was joined.
+    at: u32,
 }
 
 /// A snapshot of a socket.
@@ -377,21 +386,27 @@ impl Socket {
         if !group.is_multicast() {
             return Err(Errno::EINVAL);
         }
+        let at = self.network.interface_for(group, interface);
         let mut table = self.table();
         {
             let mut inner = self.inner();
-            if inner.groups.contains(&(group, interface)) {
+            let is_it = |own: &Membership| (own.group, own.interface) == (group, interface);
+            if inner.groups.iter().any(is_it) {
                 return Err(Errno::EADDRINUSE);
             }
             if inner.groups.len() == MAX_GROUPS {
                 return Err(Errno::ENOBUFS);
             }
             inner.groups.try_reserve(1)?;
-            inner.groups.push((group, interface));
+            inner.groups.push(Membership {
+                group,
+                interface,
+                at,
+            });
         }
         table.join(group);
         drop(table);
-        self.network.join(group, interface);
+        self.network.join(group, at);
         Ok(())
     }
 
@@ -401,24 +416,24 @@ impl Socket {
     /// `EADDRNOTAVAIL` if it is not a member.
     pub fn leave(&self, group: IpAddr, interface: u32) -> Result<()> {
         let mut table = self.table();
-        {
+        let left = {
             let mut inner = self.inner();
-            let is_it = |other: &(IpAddr, u32)| {
-                other.0 == group && (interface == 0 || other.1 == interface)
+            let is_it = |own: &Membership| {
+                own.group == group && (interface == 0 || own.interface == interface)
             };
             let at = inner.groups.iter().position(is_it);
-            inner.groups.remove(at.ok_or(Errno::EADDRNOTAVAIL)?);
-        }
+            inner.groups.remove(at.ok_or(Errno::EADDRNOTAVAIL)?)
+        };
         table.leave(group);
         drop(table);
-        self.network.leave(group, interface);
+        self.network.leave(group, left.at);
         Ok(())
     }
 
     /// Tells whether a datagram to several sockets is for this one too.
     pub(super) fn is_member(&self, to: IpAddr, interface: u32) -> bool {
         let inner = self.inner();
-        let is_it = |own: &(IpAddr, u32)| own.0 == to && (own.1 == 0 || own.1 == interface);
+        let is_it = |own: &Membership| own.group == to && [0, interface].contains(&own.interface);
         !to.is_multicast() || inner.options.multicast_all || inner.groups.iter().any(is_it)
     }
 
@@ -429,8 +444,8 @@ impl Socket {
             let mut inner = self.inner();
             (inner.hold.take(), core::mem::take(&mut inner.groups))
         };
-        for (group, _) in &groups {
-            table.leave(*group);
+        for own in &groups {
+            table.leave(own.group);
         }
         table.release(hold, self);
         if let Protocol::Raw(number) = self.protocol {
@@ -438,8 +453,8 @@ impl Socket {
             self.network.note_raw(false);
         }
         drop(table);
-        for (group, interface) in groups {
-            self.network.leave(group, interface);
+        for own in groups {
+            self.network.leave(own.group, own.at);
         }
         let left = {
             let mut queue = self.queue.lock();

@@ -41,8 +41,8 @@ const ALL_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 pub(super) struct Groups(BTreeMap<(u32, IpAddr), u32>);
 
 impl Network {
-    /// Returns the number of the interface on which a group is joined.
-    fn interface_for(&self, group: IpAddr, interface: u32) -> u32 {
+    /// Returns the number of the interface on which a group is joined; 0 leaves that to the routes.
+    pub(crate) fn interface_for(&self, group: IpAddr, interface: u32) -> u32 {
         match interface {
             0 => self
                 .route(group)
@@ -51,10 +51,8 @@ impl Network {
         }
     }
 
-    /// Notes that a socket has joined a group on an interface; 0 leaves that to the routes. The
-    /// link is told of the first one.
-    pub(crate) fn join(&self, group: IpAddr, interface: u32) {
-        let index = self.interface_for(group, interface);
+    /// Notes that a socket has joined a group on an interface. The link is told of the first one.
+    pub(crate) fn join(&self, group: IpAddr, index: u32) {
         let is_first = {
             let mut groups = self.groups.lock();
             if groups.0.len() >= MOST && !groups.0.contains_key(&(index, group)) {
@@ -70,8 +68,7 @@ impl Network {
     }
 
     /// Notes that a socket has left a group.
-    pub(crate) fn leave(&self, group: IpAddr, interface: u32) {
-        let index = self.interface_for(group, interface);
+    pub(crate) fn leave(&self, group: IpAddr, index: u32) {
         let is_last = {
             let mut groups = self.groups.lock();
             match groups.0.get_mut(&(index, group)) {

@@ -186,6 +186,8 @@ pub struct Network {
     /// How many raw sockets there are.
     raw_sockets: AtomicUsize,
     pub(super) groups: SpinLock<Groups>,
+    /// When the time of the first address is over.
+    expires_at: AtomicU64,
     /// The number of the next interface.
     next_index: AtomicU32,
     pub(super) alarm: Arc<Alarm>,
@@ -210,6 +212,7 @@ impl Network {
             taps: Arc::default(),
             raw_sockets: AtomicUsize::new(0),
             groups: SpinLock::new(Rank::Leaf, Groups::default()),
+            expires_at: AtomicU64::new(u64::MAX),
             next_index: AtomicU32::new(LOOPBACK),
             alarm,
         };
@@ -451,8 +454,25 @@ impl Network {
                 ..RouteEntry::new(address.prefix, index, None)
             })?;
         }
+        if let Some(until) = address.valid_until {
+            self.expires_at.fetch_min(until, Relaxed);
+            self.alarm.set(Some(until));
+        }
         self.note(Change::Address(index, address));
         Ok(())
+    }
+
+    /// Removes the addresses whose time is over; returns when the next one's will be.
+    fn expire_addresses(&self, now: u64) -> Option<u64> {
+        if now >= self.expires_at.load(Relaxed) {
+            self.expires_at.store(u64::MAX, Relaxed);
+            for interface in self.interfaces() {
+                let next = self.expire(interface.index(), now);
+                self.expires_at.fetch_min(next.unwrap_or(u64::MAX), Relaxed);
+            }
+        }
+        let next = self.expires_at.load(Relaxed);
+        (next != u64::MAX).then_some(next)
     }
 
     /// Takes an address from an interface, with the route to its network unless another address
@@ -713,6 +733,10 @@ impl Network {
             let mut fragments = self.fragments.lock();
             fragments.expire(now);
             fragments.next()
+        };
+        next = match (next, self.expire_addresses(now)) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
         };
         for interface in self.interfaces_from(LOOPBACK + 1) {
             let (questions, gone, due) = interface.neighbours.lock().expire(now);

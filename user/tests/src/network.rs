@@ -5,6 +5,7 @@ use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("network: an interface comes, changes and goes", interface),
+    ("network: an interface stays without its program", kept),
     ("network: routes are chosen by prefix and metric", routes),
     (
         "network: neighbours are learnt, fixed and forgotten",
@@ -29,6 +30,7 @@ const SIOCSIFFLAGS: u64 = 0x8914;
 const SIOCGIFFLAGS: u64 = 0x8913;
 const SIOCGIFINDEX: u64 = 0x8933;
 const TUNSETIFF: u64 = 0x4004_54ca;
+const TUNSETPERSIST: u64 = 0x4004_54cb;
 const MAC: [u8; 6] = [2, 9, 9, 9, 9, 9];
 const OWN: [u8; 4] = [10, 9, 0, 1];
 const FAR: [u8; 4] = [10, 9, 0, 2];
@@ -321,6 +323,9 @@ fn interface() -> Outcome {
     // RTMGRP_LINK, RTMGRP_IPV4_IFADDR, RTMGRP_IPV4_ROUTE.
     let news = netlink(NETLINK_ROUTE, 1 | 0x10 | 0x40)?;
     let socket = netlink(NETLINK_ROUTE, 0)?;
+    // `ip` asks so whether there is this request.
+    let empty = message(RTM_NEWLINK, ACK, &[0; 16], &[]);
+    equal!(ask(&socket, &empty)?, -ENODEV);
     let tap = Tap::make()?;
     let index = tap.index.to_le_bytes();
     let mut told = Vec::new();
@@ -385,6 +390,53 @@ fn interface() -> Outcome {
     refused!(
         ENODEV,
         ioctl(socket.as_raw_fd(), SIOCGIFFLAGS as _, named.as_mut_ptr())
+    );
+    Ok(())
+}
+
+fn kept() -> Outcome {
+    let tap = Tap::make()?;
+    tap.set_up(true)?;
+    let (name, fd) = (tap.name.clone(), tap.file.as_raw_fd());
+    call!(ioctl(fd, TUNSETPERSIST as _, 1));
+    drop(tap);
+    let socket = socket_of(AF_INET, SOCK_DGRAM, 0)?;
+    let mut asked = request(&name, &[]);
+    call!(ioctl(
+        socket.as_raw_fd(),
+        SIOCGIFFLAGS as _,
+        asked.as_mut_ptr()
+    ));
+    // Up, and not running.
+    equal!(asked[16] & 0x41, 1);
+    let file = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/net/tun")?;
+    let flags = |flags: c_int| ((flags | IFF_NO_PI) as u16).to_le_bytes();
+    let mut other = request(&name, &flags(IFF_TUN));
+    refused!(
+        EINVAL,
+        ioctl(file.as_raw_fd(), TUNSETIFF as _, other.as_mut_ptr())
+    );
+    let mut again = request(&name, &flags(IFF_TAP));
+    call!(ioctl(file.as_raw_fd(), TUNSETIFF as _, again.as_mut_ptr()));
+    call!(ioctl(
+        socket.as_raw_fd(),
+        SIOCGIFFLAGS as _,
+        asked.as_mut_ptr()
+    ));
+    equal!(asked[16] & 0x41, 0x41);
+    let busy = fs::File::open("/dev/net/tun")?;
+    refused!(
+        EBUSY,
+        ioctl(busy.as_raw_fd(), TUNSETIFF as _, again.as_mut_ptr())
+    );
+    call!(ioctl(file.as_raw_fd(), TUNSETPERSIST as _, 0));
+    drop(file);
+    refused!(
+        ENODEV,
+        ioctl(socket.as_raw_fd(), SIOCGIFFLAGS as _, asked.as_mut_ptr())
     );
     Ok(())
 }
@@ -459,7 +511,7 @@ fn routes() -> Outcome {
     equal!(way([77, 1, 0, 1])?, first.index);
     // A route to nowhere.
     let mut body = rt(8);
-    body[7] = RTN_UNREACHABLE as u8;
+    body[7] = RTN_UNREACHABLE;
     let nowhere = message(RTM_NEWROUTE, CREATE, &body, &[(RTA_DST, &[66, 0, 0, 0])]);
     equal!(ask(&socket, &nowhere)?, 0);
     let udp = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;

@@ -279,6 +279,10 @@ impl Socket for Stream {
             return Ok(());
         }
         let to = self.read_name(address, Asked::Connect)?;
+        let scope = name::scope(address);
+        if scope != 0 && self.common.device() == 0 {
+            self.tcp.set_options(|options| options.interface = scope);
+        }
         match self.tcp.connect(to)? {
             Progress::Done => return Ok(()),
             Progress::Begun if !timeout.waits() => return Err(Errno::EINPROGRESS),

@@ -134,7 +134,12 @@ fn named(request: &Request<'_>, asked: &Asked) -> Result<Arc<Interface>> {
 pub fn change(request: &Request<'_>) -> Result<()> {
     let asked = Asked::of(request)?;
     let makes = request.kind == raw::RTM_NEWLINK;
-    let interface = match named(request, &asked) {
+    let found = match named(request, &asked) {
+        // `ip` asks so whether there is this request at all.
+        Err(Errno::EINVAL) if makes => Err(Errno::ENODEV),
+        found => found,
+    };
+    let interface = match found {
         Ok(_) if makes && request.has(raw::NLM_F_EXCL) => return Err(Errno::EEXIST),
         Ok(interface) => interface,
         Err(Errno::ENODEV) if makes && request.has(raw::NLM_F_CREATE) => {
