@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
@@ -11,10 +12,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
-use super::Report;
 use super::boot::{Bench, Plan};
+use super::{Report, roots};
 use crate::net::Options;
 use crate::qemu::Iommu;
+use crate::root::Root;
 
 /// Bytes of what is fetched: many segments, and no whole number of pages.
 const LEN: usize = (3 << 20) + 4321;
@@ -66,6 +68,12 @@ pub fn run(bench: &Bench, report: &mut Report) {
     report.run("network: the start without a card, or an address", || {
         none(bench)
     });
+    for iommu in [None, Some(Iommu::On)] {
+        let unit = if iommu.is_some() { ", IOMMU" } else { "" };
+        report.run(&format!("network: Debian's nginx and curl{unit}"), || {
+            debian(&bench.behind(iommu))
+        });
+    }
     // Only root can make an interface of the host's.
     match Tap::new() {
         Err(why) => println!("  no interface of the host's can be made: {why:#}"),
@@ -159,6 +167,59 @@ fn server<'a>(bench: &'a Bench, guest: impl Fn(&str) -> Plan<'a>) -> Result<()> 
     })?;
     ensure!(
         said == "ready\nover\n#PROTO: DHCP\nnameserver 10.0.2.3\n",
+        "{said}"
+    );
+    Ok(())
+}
+
+/// The folder with Debian's programs for the network, made if need be.
+///
+/// # Errors
+/// When it can't be made.
+pub fn folder() -> Result<PathBuf> {
+    roots::folder("web", &["nginx-light", "curl"])
+}
+
+/// The host fetches a page of nginx's, and the guest one of the host's.
+fn debian(bench: &Bench) -> Result<()> {
+    let archive = bench.path("web.cpio");
+    if !archive.exists() {
+        Root::folder(&folder()?)?.write(&archive)?;
+    }
+    let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let port = server.local_addr()?.port();
+    // The thread ends with this program, if no guest comes.
+    thread::spawn(move || {
+        let (mut stream, _) = server.accept()?;
+        let mut request = [0; 4096];
+        let _ = stream.read(&mut request)?;
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n")
+    });
+    let line = format!(
+        "seq 1 200000 >/var/www/html/numbers; nginx && curl -s http://10.0.2.2:{port}/ && echo ready; \
+         while [ ! -e /run/end ]; do tail -n 1 /var/log/nginx/access.log | grep -q GET./end && \
+         touch /run/end; done; nginx -s quit 2>/dev/null; cat /etc/resolv.conf"
+    );
+    let web = free_port()?;
+    let net = options(None, &[(web, 80)], None)?;
+    let guest = bench.bash(&line).root(&archive).memory("1G").cpus(2);
+    let said = when_ready(&guest.timeout(300).net(&net)?, move || {
+        let at = (Ipv4Addr::LOCALHOST, web);
+        let wanted: String = (1..=200_000).map(|n| format!("{n}\n")).collect();
+        thread::scope(|scope| -> Result<()> {
+            let all = [(); 4].map(|()| scope.spawn(|| fetch(at, "/numbers")));
+            for one in all {
+                let found = one.join().map_err(|_| anyhow!("panicked"))??;
+                ensure!(found == wanted.as_bytes(), "{} bytes came", found.len());
+            }
+            Ok(())
+        })?;
+        // There is no such page; it ends the guest.
+        let _ = fetch(at, "/end");
+        Ok(())
+    })?;
+    ensure!(
+        said == "hello\nready\n#PROTO: DHCP\nnameserver 10.0.2.3\nbootserver 10.0.2.2\n",
         "{said}"
     );
     Ok(())
