@@ -569,8 +569,8 @@ impl Queue {
         self.word(0).store(NO_INTERRUPT, Ordering::Relaxed);
     }
 
-    /// Tells whether the device was asked not to interrupt: by the driver, or by an interrupt that a
-    /// queue of the same message may have been meant with.
+    /// Tells whether the device was asked not to interrupt: by the driver, or by an interrupt for
+    /// any queue of the same message.
     pub fn is_silent(&self) -> bool {
         self.word(0).load(Ordering::Relaxed) == NO_INTERRUPT
     }
