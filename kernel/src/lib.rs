@@ -2,7 +2,8 @@
 //!
 //! From the bottom up; `Cargo.toml` declares the order, and a test checks it:
 //!
-//! - [`unsupported`], [`flags`], [`uts`], [`wall_clock`]: what programs asked for in vain, flags
+//! - [`unsupported`], [`bpf`], [`flags`], [`uts`], [`wall_clock`]: what programs asked for in vain,
+//!   filters of calls and packets, flags
 //!   that calls know, names of the system, the time of day.
 //! - [`switches`]: the settings of mechanisms.
 //! - [`swap`], [`mounts`], [`shutdown`]: swap devices, the tree of mounts, the end of the machine.
@@ -20,6 +21,7 @@
 
 extern crate alloc;
 
+mod bpf;
 mod counters;
 mod device;
 mod flags;

@@ -25,8 +25,10 @@
 //!                     Futex                       reads the word: may fault, so before the map
 //!                       FileEnd -> FileMap -> Commit -> Allocation  a file's blocks
 //!                         Map -> Amap -> Object   uvm.txt: map, amap, object
+//!                           NetConfigure          addresses of interfaces by DHCP and routers
 //!                           PriorityInheritance   who waits for whose word: chains may be long
 //!                           NetConnection         one connection whose segments are packets
+//!                           Card                  a command to a network card
 //!                           HwCost                one task measures the machine at a time
 //!                           EphemeralCaches       all ephemeral mappings are made anew
 //! spinning                  Family -> Signals -> ThreadSignals
@@ -83,6 +85,8 @@ nucleus::lock_ranks! {
     FUTEX = 45,
     /// Which thread waits for which owner of a futex; with it, priorities of threads are set.
     PRIORITY_INHERITANCE = 62,
+    /// The control queue of a network card, for one command.
+    CARD = 64,
     /// The table of ids and the links between processes, groups and sessions.
     FAMILY = 95,
     /// A process's signals.

@@ -47,6 +47,38 @@ nucleus::counters! {
     icmp_echo_replies,
     /// Messages of ICMP that were wrong.
     icmp_errors,
+    /// Packets of IP that arrived at other interfaces than loopback.
+    ip_received,
+    /// Those of IPv6 among them.
+    ip_received_v6,
+    /// Bytes of all of them.
+    ip_received_bytes,
+    /// Packets with a wrong header, or for other machines.
+    ip_refused,
+    /// Packets that were sent at other interfaces than loopback.
+    ip_sent,
+    /// Those of IPv6 among them.
+    ip_sent_v6,
+    /// Bytes of all of them.
+    ip_sent_bytes,
+    /// Fragments that arrived, and packets that were made of them.
+    ip_fragments_received,
+    /// See above.
+    ip_reassembled,
+    /// Fragments that were sent.
+    ip_fragments_sent,
+    /// Transport checksums that the kernel made.
+    sums_made,
+    /// Those that were left to the device.
+    sums_left_to_device,
+    /// Transport checksums that the kernel checked.
+    sums_checked,
+    /// Those that the device had checked.
+    sums_checked_by_device,
+    /// Segments into which devices cut packets.
+    segments_cut,
+    /// Segments of TCP that were sent again.
+    tcp_segments_repeated,
     /// Messages of ICMP for IPv6.
     icmp6_messages,
     /// Requests for an echo among them.

@@ -11,6 +11,7 @@
 //! - [`packet`]: headers and slices, checksums; [`link`]: devices, loopback among them, and a
 //!   simulated link for tests;
 //! - [`ip`]: interfaces, addresses, routes, neighbours, fragments, messages of ICMP;
+//! - [`configure`]: addresses by DHCP, and by what routers advertise;
 //! - [`ports`]: bindings, and Linux's rules for sharing a port;
 //! - [`stream`]: the bytes of one direction of a connection, a chain of slices of pages;
 //! - [`tcp`]: connections, by a state machine that acts on segments; [`datagram`]: UDP; UDP-Lite
@@ -38,6 +39,7 @@
 //! ```text
 //! stream's reading, stream's writing   QUEUE_READING, QUEUE_WRITING: one copier each
 //!    protocol (connections, ports)     NET: sleeping, for beginnings, ends and changes of state
+//!    addresses by DHCP and routers     NET_CONFIGURE: sleeping
 //!       one connection with packets    NET_CONNECTION: its block, while segments are made
 //!          socket's state, stream's    Leaf: spinning, a few loads and stores
 //!          chain, lookup, tables of ip
@@ -50,6 +52,7 @@
 
 extern crate alloc;
 
+pub mod configure;
 pub mod counters;
 pub mod datagram;
 pub mod ip;

@@ -4,7 +4,7 @@ use alloc::{
     boxed::Box,
     sync::{Arc, Weak},
 };
-use core::time::Duration;
+use core::{net::Ipv6Addr, time::Duration};
 
 use abi::Result;
 use nucleus::{Pieces, sync::Mutex};
@@ -12,6 +12,7 @@ use vm::account;
 
 use crate::{
     Family,
+    configure::Configurator,
     datagram::{self, Protocol, SocketTable},
     ip::{self, Network, Received, Refusal, Report, Upper},
     packet::Packet,
@@ -23,10 +24,12 @@ use crate::{
 /// The protocols of one machine.
 pub struct Stack {
     network: Arc<Network>,
+    configurator: Arc<Configurator>,
     tcp: Arc<Tcp>,
     alarm: Arc<Alarm>,
     udp: Arc<Mutex<SocketTable>>,
     udp_lite: Arc<Mutex<SocketTable>>,
+    ping: Arc<Mutex<SocketTable>>,
     raw: Arc<Mutex<SocketTable>>,
 }
 
@@ -37,18 +40,24 @@ impl Stack {
         let alarm = Arc::new(Alarm::new());
         let network = Arc::new(Network::new(alarm.clone()));
         let tcp = Arc::new(Tcp::new(network.clone(), alarm.clone()));
-        let udp = table();
+        let (udp, ping, raw) = (table(), table(), table());
+        let configurator = Arc::new(Configurator::new(network.clone(), alarm.clone()));
         network.set_upper(Box::new(Protocols {
+            configurator: Arc::downgrade(&configurator),
             tcp: Arc::downgrade(&tcp),
             udp: Arc::downgrade(&udp),
+            ping: Arc::downgrade(&ping),
+            raw: Arc::downgrade(&raw),
         }));
         let stack = Stack {
             network,
+            configurator,
             tcp,
             alarm,
             udp,
             udp_lite: table(),
-            raw: table(),
+            ping,
+            raw,
         };
         stack.set_loopback_by_packets(switches::loopback_mtu());
         stack
@@ -58,6 +67,7 @@ impl Stack {
         match protocol {
             Protocol::Udp => &self.udp,
             Protocol::UdpLite => &self.udp_lite,
+            Protocol::Ping => &self.ping,
             Protocol::Raw(_) => &self.raw,
         }
     }
@@ -106,6 +116,20 @@ impl Stack {
         &self.network
     }
 
+    /// Returns the interfaces that configure themselves.
+    pub fn configurator(&self) -> &Configurator {
+        &self.configurator
+    }
+
+    /// Notes that the link of an interface came or went.
+    pub fn note_carrier(&self, index: u32) {
+        self.network.note_carrier(index);
+        let interface = self.network.interface(index);
+        if interface.is_some_and(|it| it.has_carrier()) {
+            self.configurator.restart(index);
+        }
+    }
+
     /// Decides whether new TCP connections inside this machine send packets, of `mtu` bytes at
     /// most; else their ends are joined. For experiments and tests.
     pub fn set_loopback_by_packets(&self, mtu: Option<u16>) {
@@ -123,7 +147,15 @@ impl Stack {
 
     /// Runs the timers that are due; returns when the next one will be, since boot.
     pub fn run_timers(&self) -> Option<Duration> {
-        let times = [self.tcp.run_timers(), self.network.run_timers()];
+        let times = [
+            self.tcp.run_timers(),
+            self.network.run_timers(),
+            self.configurator.run_timers(),
+        ];
+        // Timers tell this machine's own programs what did not arrive.
+        if !self.network.run_loopback(MOST_DELIVERED) {
+            self.alarm.set(Some(0));
+        }
         times.into_iter().flatten().min().map(Duration::from_nanos)
     }
 
@@ -141,8 +173,11 @@ const MOST_DELIVERED: usize = 256;
 
 /// The protocols above IP, as that sees them.
 struct Protocols {
+    configurator: Weak<Configurator>,
     tcp: Weak<Tcp>,
     udp: Weak<Mutex<SocketTable>>,
+    ping: Weak<Mutex<SocketTable>>,
+    raw: Weak<Mutex<SocketTable>>,
 }
 
 impl Upper for Protocols {
@@ -152,16 +187,34 @@ impl Upper for Protocols {
                 self.tcp.upgrade()?.receive(packet);
                 None
             }
-            ip::UDP => datagram::receive(&*self.udp.upgrade()?, packet),
+            ip::UDP => {
+                let is_taken = packet.interface != ip::LOOPBACK
+                    && self.configurator.upgrade()?.take_datagram(&packet);
+                match is_taken {
+                    true => None,
+                    false => datagram::receive(&*self.udp.upgrade()?, packet),
+                }
+            }
             _ => Some(Refusal::Protocol),
         }
     }
 
-    fn report(&self, report: Report) {
+    fn advertise(&self, interface: u32, router: Ipv6Addr, message: &[u8]) {
+        if let Some(configurator) = self.configurator.upgrade() {
+            configurator.take_advertisement(interface, router, message);
+        }
+    }
+
+    fn report(&self, report: Report, quote: &[u8]) {
         match report.protocol {
             ip::UDP => {
                 if let Some(udp) = self.udp.upgrade() {
-                    datagram::take_report(&udp, report);
+                    datagram::take_report(&udp, &report, quote);
+                }
+            }
+            ip::ICMP | ip::ICMP_V6 => {
+                if let Some(ping) = self.ping.upgrade() {
+                    datagram::take_report(&ping, &report, quote);
                 }
             }
             _ => {
@@ -169,6 +222,22 @@ impl Upper for Protocols {
                     tcp.take_report(report);
                 }
             }
+        }
+        if let Some(raw) = self.raw.upgrade()
+            && report.protocol != 0
+        {
+            datagram::take_raw_report(&raw, &report, quote);
+        }
+    }
+
+    fn show(&self, packet: &Received, header: &[u8]) -> bool {
+        let raw = self.raw.upgrade();
+        raw.is_some_and(|raw| datagram::show_raw(&raw, packet, header))
+    }
+
+    fn receive_echo(&self, packet: Received) {
+        if let Some(ping) = self.ping.upgrade() {
+            datagram::receive_echo(&ping, packet);
         }
     }
 }

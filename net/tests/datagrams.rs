@@ -25,6 +25,7 @@ fn to(to: Option<SocketAddr>) -> SendOptions {
         from: None,
         service: 0,
         hops: 64,
+        interface: 0,
     }
 }
 

@@ -302,6 +302,7 @@ fn datagrams_between_machines() {
                     from: None,
                     service: 0,
                     hops: 64,
+                    interface: 0,
                 };
                 assert_eq!(a.send(&mut BytesSource::new(&data), how), Ok(len));
                 pair.run_until(|| b.readiness().readable);
@@ -317,6 +318,7 @@ fn datagrams_between_machines() {
                 from: None,
                 service: 0,
                 hops: 64,
+                interface: 0,
             };
             a.send(&mut BytesSource::new(b"lost"), how).unwrap();
             pair.run_until(|| a.readiness().error);

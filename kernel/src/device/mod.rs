@@ -2,19 +2,22 @@
 //!
 //! `memory`: null, zero, full. `random`: random, urandom. `causeway`: what Linux has no call for.
 //! `kmsg`: the kernel's log. `terminal`: tty, console, ttyS0. [`rtc`]: rtc0. [`disk`]: block
-//! devices. [`share`]: folders of the host's. [`entropy`]: its random numbers. [`root`] is the file
-//! system with the nodes.
+//! devices. `tun`: interfaces whose other end is a program. [`share`]: folders of the host's.
+//! [`entropy`]: its random numbers. [`mod@net`]: its network cards. [`root`] is the file system
+//! with the nodes.
 
 mod causeway;
 pub mod disk;
 pub mod entropy;
 pub mod kmsg;
 mod memory;
+pub mod net;
 pub mod ports;
 mod random;
 pub mod rtc;
 pub mod share;
 mod terminal;
+mod tun;
 
 use alloc::sync::Arc;
 
@@ -83,6 +86,7 @@ pub fn register() -> Result<()> {
     register_char_device(causeway::MAJOR, causeway, causeway::open)?;
     register_char_device(pty::MAJOR, 0..=u32::MAX, pty::open_stray)?;
     rtc::register()?;
+    tun::register()?;
     register_fifo(pipe::open_fifo);
     Ok(())
 }
@@ -121,6 +125,9 @@ fn populate() -> Result<Arc<dyn Vnode>> {
     }
     root.create(b"shm", Make::Directory, 0o1777, &who)?;
     root.create(b"pts", Make::Directory, 0o755, &who)?;
+    let net = root.create(b"net", Make::Directory, 0o755, &who)?;
+    let tun = Make::CharDevice(number(tun::MAJOR, tun::MINOR));
+    net.create(b"tun", tun, 0o666, &who)?;
     Ok(root)
 }
 

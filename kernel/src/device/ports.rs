@@ -78,6 +78,7 @@ pub fn start(count: u32) -> Result<Arc<Ports>, Error> {
             count: number,
             slots: SLOTS,
             messages: MESSAGES,
+            group: 1,
         },
     )?;
     if device.features() & MULTIPORT == 0 {

@@ -359,7 +359,7 @@ fn filters_reach_many_threads() {
     under_schedules(1, || {
         let first = make(None);
         let allow = u64::from(abi::raw::ptrace::SECCOMP_RET_ALLOW) << 32 | 6;
-        let program = || seccomp::Program::new(1, |_| Ok(allow)).unwrap();
+        let program = || seccomp::Program::new(crate::bpf::Use::Seccomp, 1, |_| Ok(allow)).unwrap();
         assert_eq!(seccomp::add(&first, program(), false, false), Ok(None));
         let (_ids, others) = more_threads(&first);
         assert_eq!(others[999].seccomp.filter_count(), 1);

@@ -16,12 +16,20 @@ use abi::{
         net as raw,
     },
 };
-use nucleus::{task::WaitQueue, time, user::as_bytes};
+use nucleus::{
+    VirtAddr,
+    task::WaitQueue,
+    time,
+    user::{self, as_bytes},
+};
 
 use vm::account::{Account, Charge, Kind};
 
-use super::{Answer, PeerCredentials, Socket, Value, control::ControlSink};
+use super::{
+    Answer, PeerCredentials, Socket, Value, control::ControlSink, inet::interface as device,
+};
 use crate::{
+    bpf::{Program, Use},
     flags::{FlagSet, choice},
     process::thread,
 };
@@ -34,6 +42,8 @@ pub const DEFAULT_BUFFER: usize = 212_992;
 const BUFFER_MAX: usize = 212_992;
 /// What a socket without data is charged with, in bytes: its records and its open file.
 const SOCKET_BYTES: usize = 2048;
+/// Bytes of the name of an interface, with the zero behind it.
+const DEVICE_NAME: usize = 16;
 /// The smallest buffers that there are.
 const MIN_SEND_BUFFER: usize = 4608;
 const MIN_RECEIVE_BUFFER: usize = 2304;
@@ -71,11 +81,11 @@ macro_rules! options {
 options! {
     switches: SO_DEBUG SO_REUSEADDR SO_DONTROUTE SO_BROADCAST SO_KEEPALIVE SO_OOBINLINE
         SO_REUSEPORT SO_PASSCRED SO_TIMESTAMP_OLD SO_TIMESTAMPNS_OLD SO_RXQ_OVFL;
-    settable: SO_SNDBUFFORCE SO_RCVBUFFORCE;
+    settable: SO_SNDBUFFORCE SO_RCVBUFFORCE SO_ATTACH_FILTER SO_DETACH_FILTER;
     readable: SO_TYPE SO_ERROR SO_PEERCRED SO_PEERGROUPS SO_PEERNAME SO_SNDLOWAT SO_ACCEPTCONN
         SO_PROTOCOL SO_DOMAIN SO_COOKIE;
     both: SO_SNDBUF SO_RCVBUF SO_PRIORITY SO_LINGER SO_RCVLOWAT SO_RCVTIMEO_OLD SO_SNDTIMEO_OLD
-        SO_RCVTIMEO_NEW SO_SNDTIMEO_NEW SO_MARK SO_PEEK_OFF;
+        SO_RCVTIMEO_NEW SO_SNDTIMEO_NEW SO_MARK SO_PEEK_OFF SO_BINDTODEVICE SO_BINDTOIFINDEX;
 }
 
 /// To be embedded in a socket.
@@ -110,6 +120,8 @@ pub struct Common {
     linger: AtomicU64,
     priority: AtomicI32,
     mark: AtomicU32,
+    /// The number of the interface to which it is bound; 0 for none.
+    device: AtomicU32,
     /// Woken when there is something to receive, to accept, or an end; and after errors.
     pub readers: WaitQueue,
     /// Woken when there is room to send, when a connection is made, or its end; and after errors.
@@ -146,6 +158,7 @@ impl Common {
             linger: AtomicU64::new(0),
             priority: AtomicI32::new(0),
             mark: AtomicU32::new(0),
+            device: AtomicU32::new(0),
             readers: WaitQueue::new(),
             writers: WaitQueue::new(),
         }
@@ -226,6 +239,7 @@ impl Common {
         self.receive_low_water.store(low_water, Relaxed);
         self.priority.store(from.priority(), Relaxed);
         self.mark.store(from.mark.load(Relaxed), Relaxed);
+        self.device.store(from.device(), Relaxed);
     }
 
     /// Returns the place of the timeout `name`, and whether its value has the program's own layout
@@ -294,6 +308,11 @@ impl Common {
         (linger & 1 != 0).then(|| Duration::from_secs(linger >> 1))
     }
 
+    /// Returns the number of the interface to which it is bound (`SO_BINDTODEVICE`); 0 for none.
+    pub fn device(&self) -> u32 {
+        self.device.load(Relaxed)
+    }
+
     /// `SO_PRIORITY`.
     pub fn priority(&self) -> i32 {
         self.priority.load(Relaxed)
@@ -349,10 +368,48 @@ pub fn set(socket: &dyn Socket, name: u32, value: &Value) -> Result<()> {
         }
         raw::SO_PEEK_OFF if !socket.looks_from_a_place() => return Err(Errno::EOPNOTSUPP),
         raw::SO_PEEK_OFF => common.peek_offset.store(value.int()?, Relaxed),
+        raw::SO_ATTACH_FILTER => return socket.set_filter(Some(read_filter(value)?)),
+        raw::SO_DETACH_FILTER => return socket.set_filter(None),
+        raw::SO_BINDTODEVICE | raw::SO_BINDTOIFINDEX => {
+            let index = match name {
+                raw::SO_BINDTODEVICE => {
+                    let mut name = [0; DEVICE_NAME];
+                    let n = value.bytes(&mut name[..DEVICE_NAME - 1])?;
+                    device::index_of(&name[..n])?
+                }
+                _ => {
+                    let index = value.int()?;
+                    device::check_index(index)?;
+                    index as u32
+                }
+            };
+            // A first binding takes nothing from anybody.
+            if common.device() != 0 && !may(CAP_NET_RAW) {
+                return Err(Errno::EPERM);
+            }
+            common.device.store(index, Relaxed);
+            socket.option_changed(raw::SO_BINDTODEVICE);
+            return Ok(());
+        }
         _ => set_int(common, name, value.int()?)?,
     }
     socket.option_changed(name);
     Ok(())
+}
+
+/// Reads a `struct sock_fprog` and the filter that it names.
+fn read_filter(value: &Value) -> Result<Program> {
+    let (count, first) = if value.compatible {
+        let [count, first]: [u32; 2] = value.read()?;
+        (count as u16, first as usize)
+    } else {
+        let [count, first]: [u64; 2] = value.read()?;
+        (count as u16, first as usize)
+    };
+    Program::new(Use::Socket, count.into(), |n| {
+        let at = VirtAddr(first.wrapping_add(n * 8));
+        user::read(at).map_err(|_| Errno::EFAULT)
+    })
 }
 
 fn set_int(common: &Common, name: u32, value: i32) -> Result<()> {
@@ -428,6 +485,11 @@ pub fn get(socket: &dyn Socket, name: u32, compatible: bool) -> Result<Answer> {
         raw::SO_PEEK_OFF if !socket.looks_from_a_place() => return Err(Errno::EOPNOTSUPP),
         raw::SO_PEEK_OFF => Answer::Int(common.peek_offset.load(Relaxed)),
         raw::SO_PRIORITY => Answer::Int(common.priority()),
+        raw::SO_BINDTOIFINDEX => Answer::Int(common.device() as i32),
+        raw::SO_BINDTODEVICE => Answer::Bytes(match common.device() {
+            0 => alloc::vec::Vec::new(),
+            index => device::by_index(index)?.name().with_zero().to_vec(),
+        }),
         raw::SO_MARK => Answer::Int(common.mark.load(Relaxed) as i32),
         raw::SO_ACCEPTCONN => Answer::flag(socket.is_listening()),
         raw::SO_COOKIE => Answer::of(&common.inode),

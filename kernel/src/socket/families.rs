@@ -2,9 +2,15 @@
 
 use abi::{Errno, Result};
 
-use super::{Family, inet, netlink, unix};
+use super::{Family, inet, netlink, packet, unix};
 
-static FAMILIES: &[Family] = &[unix::FAMILY, inet::V4, inet::V6, netlink::FAMILY];
+static FAMILIES: &[Family] = &[
+    unix::FAMILY,
+    inet::V4,
+    inet::V6,
+    netlink::FAMILY,
+    packet::FAMILY,
+];
 
 /// The family `domain`.
 ///

@@ -9,6 +9,7 @@ use abi::{
 use fbuf::{Sink, Source};
 use fs::{Asynchronous, Attributes, File, Kind, Location, Mount, OpenFlags, Ready, Vnode, vnode};
 use nucleus::{VirtAddr, task::Watch};
+use vm::Pager;
 
 use super::{Common, Incoming, Outgoing, Socket, Timeout};
 use crate::process::files::OpenFile;
@@ -89,6 +90,10 @@ impl File for SocketFile {
 
     fn attributes(&self) -> Result<Attributes> {
         Ok(attributes(self.socket.common()))
+    }
+
+    fn pager(&self) -> Result<Arc<dyn Pager>> {
+        self.socket.ring()
     }
 
     fn reopen(&self) -> Option<Location> {

@@ -10,7 +10,7 @@
 //!   [`fbuf::Source`] or [`fbuf::Sink`]; [`control`]: the control messages that go with it.
 //! - [`Timeout`]: how long a call may wait, and its answer when it may not.
 //! - [`unix`]: the family of local sockets; [`inet`]: TCP and UDP; [`netlink`]: questions about the
-//!   network.
+//!   network; [`packet`]: packets of interfaces as they are.
 
 mod address;
 pub mod common;
@@ -21,6 +21,7 @@ pub mod inet;
 mod message;
 pub mod netlink;
 pub mod options;
+pub mod packet;
 mod peer;
 mod socket_trait;
 mod timeout;

@@ -6,9 +6,10 @@ use core::{any::Any, sync::atomic::AtomicU32};
 use abi::{Errno, Result, raw::net as raw};
 use fs::Ready;
 use nucleus::{VirtAddr, task::Watch};
+use vm::Pager;
 
 use super::{Address, Answer, Common, Incoming, Outgoing, PeerCredentials, Timeout, Value};
-use crate::process::signal;
+use crate::{bpf::Program, process::signal};
 
 /// Connections that may wait to be accepted, whatever a program asks for (`net.core.somaxconn`).
 pub static BACKLOG_MAX: AtomicU32 = AtomicU32::new(4096);
@@ -103,6 +104,27 @@ pub trait Socket: Any + Send + Sync {
     /// The value of an option that is not common to all sockets.
     fn option(&self, _level: u32, _name: u32) -> Result<Answer> {
         Err(Errno::ENOPROTOOPT)
+    }
+
+    /// The value of an option whose question is in the place of the answer; `None` for others.
+    /// `given` reads it.
+    fn exchange_option(
+        &self,
+        _level: u32,
+        _name: u32,
+        _given: &mut dyn FnMut() -> Result<i32>,
+    ) -> Option<Result<Answer>> {
+        None
+    }
+
+    /// Sets or removes the filter of what it receives (`SO_ATTACH_FILTER`).
+    fn set_filter(&self, _filter: Option<Program>) -> Result<()> {
+        Err(Errno::ENOPROTOOPT)
+    }
+
+    /// Returns what `mmap` maps: the ring of a packet socket.
+    fn ring(&self) -> Result<Arc<dyn Pager>> {
+        Err(Errno::ENODEV)
     }
 
     /// A common option has been changed: for a family that has to act on it.

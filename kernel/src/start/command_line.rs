@@ -4,6 +4,7 @@ use alloc::{format, string::String, vec::Vec};
 
 use nucleus::{PAGE_SIZE, switches::Setting};
 
+use super::network::{self, Addressing};
 use crate::{switches, uts};
 
 /// The settings on the command line.
@@ -29,6 +30,8 @@ pub struct Options {
     pub release: Option<Vec<u8>>,
     /// The host's name (`hostname=NAME`), if not its own.
     pub hostname: Option<Vec<u8>>,
+    /// Where the first network card's addresses come from (`ip=dhcp|none|ADDRESS/BITS[,GATEWAY]`).
+    pub addressing: Addressing,
     /// How many sessions the host may have at once (`sessions=N`): the command comes by the first
     /// one then. None for the serial console.
     pub sessions: Option<u8>,
@@ -88,6 +91,7 @@ pub fn parse(line: &str) -> Result<Options, String> {
         swaps: Vec::new(),
         release: None,
         hostname: None,
+        addressing: Addressing::Later,
         sessions: None,
         init: None,
         command: Vec::new(),
@@ -145,6 +149,10 @@ pub fn parse(line: &str) -> Result<Options, String> {
                 let help = format!("hostname wants 1 to {} plain characters", uts::NAME_MAX);
                 let name = need(word, value.filter(|name| is_hostname(name)), &help)?;
                 options.hostname = Some(name.as_bytes().to_vec());
+            }
+            ("ip", _) => {
+                let help = "ip wants dhcp, none or an address, as in 10.0.0.2/24,10.0.0.1";
+                options.addressing = need(word, value.and_then(network::parse), help)?;
             }
             ("sessions", _) => {
                 let help = format!(
@@ -384,6 +392,7 @@ mod tests {
                 swaps: Vec::new(),
                 release: None,
                 hostname: None,
+                addressing: Addressing::Later,
                 sessions: None,
                 init: None,
                 command: Vec::new()
@@ -418,6 +427,16 @@ mod tests {
         assert_eq!(options.memory_disks, [16 << 20, 8 << 10, 1 << 30]);
         let options = parse("swap=/dev/vdb swap=/dev/md0").unwrap();
         assert_eq!(options.swaps, ["vdb", "md0"]);
+        assert_eq!(parse("ip=dhcp").unwrap().addressing, Addressing::Dhcp);
+        let own = |address: &str, bits, gateway: Option<&str>| Addressing::Static {
+            address: address.parse().unwrap(),
+            bits,
+            gateway: gateway.map(|text| text.parse().unwrap()),
+        };
+        let parsed = |line| parse(line).unwrap().addressing;
+        assert_eq!(parsed("ip=10.0.0.2/8"), own("10.0.0.2", 8, None));
+        let with_gateway = own("fd00::2", 64, Some("fd00::1"));
+        assert_eq!(parsed("ip=fd00::2/64,fd00::1"), with_gateway);
         assert_eq!(
             command(r#"-- /bin/sh -c 'echo "a  b"' "it's \"so\" \n" x\ y '' --"#),
             [
@@ -536,6 +555,10 @@ mod tests {
             ("swap", "/dev/vdb"),
             ("hostname=", "hostname"),
             ("hostname=a/b", "plain"),
+            ("ip=", "ip wants dhcp"),
+            ("ip=10.0.0.1", "ip wants dhcp"),
+            ("ip=10.0.0.1/33", "ip wants dhcp"),
+            ("ip=10.0.0.1/8,::1", "ip wants dhcp"),
             ("sessions=0", "1 to 15"),
             ("sessions=16", "1 to 15"),
             ("release", "digit"),

@@ -1,14 +1,15 @@
 //! From the first task to the first program.
 //!
-//! [`command_line`] parses the settings, [`root`] unpacks the archive, or mounts a disk or a
-//! share, and mounts the file systems in it, [`shares`] mounts folders of the host's, [`swaps`]
-//! gives devices to the swap space, [`init`] is the first process, in the kernel or a program,
-//! [`sessions`] starts programs that the host asks for, [`program`] is how any of them begins,
-//! [`users`] as whom.
+//! [`command_line`] parses the settings, [`root`] unpacks the archive, or mounts a disk or a share,
+//! and mounts the file systems in it, [`shares`] mounts folders of the host's, [`swaps`] gives
+//! devices to the swap space, [`network`] starts the cards, [`init`] is the first process, in the
+//! kernel or a program, [`sessions`] starts programs that the host asks for, [`program`] is how any
+//! of them begins, [`users`] as whom.
 
 mod command_line;
 mod file_systems;
 mod init;
+mod network;
 mod program;
 mod root;
 mod sessions;
@@ -75,6 +76,7 @@ pub fn start() -> ! {
     nucleus::pci::find();
     entropy::start();
     disk::start(&options.memory_disks).unwrap_or_else(|message| give_up(&message));
+    let has_cards = network::start(options.addressing);
     let namespace = root::mount(options.root.as_ref()).unwrap_or_else(|message| give_up(&message));
     let (root, who) = (namespace.root(), Credentials::default());
     let walk = Walk {
@@ -83,6 +85,9 @@ pub fn start() -> ! {
         who: &who,
     };
     shares::mount(&options.shares, &namespace, &walk).unwrap_or_else(|message| give_up(&message));
+    if has_cards {
+        network::finish(options.addressing, options.root.as_ref(), &walk);
+    }
     swaps::start(&options.swaps, &walk).unwrap_or_else(|message| give_up(&message));
     finish(init::run(&options, &namespace, &walk).unwrap_or_else(|message| give_up(&message)))
 }

@@ -1,16 +1,20 @@
-//! Datagrams that come from other machines.
+//! Datagrams, echoes and packets that come from other machines, and messages about those that were
+//! sent there.
 
 use core::net::SocketAddr;
 
+use abi::Errno;
+use fbuf::{Aggregate, BytesSource};
 use nucleus::{sync::Mutex, time};
 
 use super::{
-    Datagram, SocketTable,
+    Datagram, ErrorReport, Protocol, Socket, SocketTable,
+    packets::Shown,
     send::{CHECKSUM, HEADER},
 };
 use crate::{
     counters::Counter,
-    ip::{Received, Refusal, Report, Trouble},
+    ip::{Received, Refusal, Report},
 };
 
 /// Takes a packet of UDP for the sockets of a table.
@@ -29,18 +33,13 @@ pub(crate) fn receive(table: &Mutex<SocketTable>, mut packet: Received) -> Optio
         return None;
     }
     packet.data.clip_front(HEADER);
-    let datagram = Datagram {
-        data: packet.data,
-        from: SocketAddr::new(packet.from, from),
-        to: SocketAddr::new(packet.to, to),
-        at: time::since_epoch(),
-        service: packet.service,
-        hops: packet.hops,
-        coverage: 0,
-    };
-    let receivers = table
-        .lock()
-        .receivers_of(datagram.from, datagram.to, packet.is_for_many);
+    let datagram = datagram(&mut packet, from, to);
+    let receivers = table.lock().receivers_of(
+        datagram.from,
+        datagram.to,
+        packet.is_for_many,
+        packet.interface,
+    );
     if receivers.is_empty() {
         Counter::udp_no_port.add(1);
         Counter::udp_no_port_v6.add(datagram.to.is_ipv6().into());
@@ -50,20 +49,123 @@ pub(crate) fn receive(table: &Mutex<SocketTable>, mut packet: Received) -> Optio
     None
 }
 
-/// Tells the socket that sent a datagram that its destination has no such port.
-pub(crate) fn take_report(table: &Mutex<SocketTable>, report: Report) {
-    if report.trouble != Trouble::Refused {
-        return;
+/// Makes a datagram of what a packet has.
+fn datagram(packet: &mut Received, from: u16, to: u16) -> Datagram {
+    Datagram {
+        data: core::mem::take(&mut packet.data),
+        from: SocketAddr::new(packet.from, from),
+        to: SocketAddr::new(packet.to, to),
+        at: time::since_epoch(),
+        service: packet.service,
+        hops: packet.hops,
+        coverage: 0,
+        interface: packet.interface,
     }
-    let senders = table.lock().receivers(report.to, report.from);
+}
+
+/// Takes an echo reply for the socket with its identifier.
+pub(crate) fn receive_echo(table: &Mutex<SocketTable>, mut packet: Received) {
+    let mut header = [0; HEADER];
+    packet.data.peek(0, &mut header);
+    let identifier = u16::from_be_bytes([header[4], header[5]]);
+    let mut datagram = datagram(&mut packet, 0, identifier);
+    datagram.from.set_port(0);
+    let receivers = table.lock().receivers_of(
+        datagram.from,
+        datagram.to,
+        packet.is_for_many,
+        packet.interface,
+    );
+    receivers.enqueue(datagram);
+}
+
+/// Shows a packet to the raw sockets of its protocol; `header` is that of IPv4. Returns whether
+/// there are any.
+pub(crate) fn show_raw(table: &Mutex<SocketTable>, packet: &Received, header: &[u8]) -> bool {
+    let mut kind = [0];
+    packet.data.peek(0, &mut kind);
+    let shown = Shown {
+        from: packet.from,
+        to: packet.to,
+        protocol: packet.protocol,
+        kind: kind.first().copied(),
+        interface: packet.interface,
+    };
+    let receivers = table.lock().packet_receivers(&shown);
+    if receivers.is_empty() {
+        return false;
+    }
+    let mut data = Aggregate::new();
+    let mut payload = packet.data.clone();
+    let n = header.len();
+    let filled = data.fill_from(&mut BytesSource::new(header), n);
+    if filled == Ok(n) && data.join(&mut payload).is_ok() {
+        receivers.enqueue(Datagram {
+            data,
+            from: SocketAddr::new(packet.from, 0),
+            to: SocketAddr::new(packet.to, 0),
+            at: time::since_epoch(),
+            service: packet.service,
+            hops: packet.hops,
+            coverage: 0,
+            interface: packet.interface,
+        });
+    }
+    true
+}
+
+/// Tells the socket that sent a datagram what became of it; `quote` is what the message repeats of
+/// its payload.
+pub(crate) fn take_report(table: &Mutex<SocketTable>, report: &Report, quote: &[u8]) {
+    let senders = table.lock().receivers_of(report.to, report.from, false, 0);
     if let Some(socket) = senders.first() {
+        socket.hear(report, quote);
+    }
+}
+
+/// Tells the raw sockets of a protocol what became of a packet.
+pub(crate) fn take_raw_report(table: &Mutex<SocketTable>, report: &Report, quote: &[u8]) {
+    let shown = Shown {
+        from: report.to.ip(),
+        to: report.from.ip(),
+        protocol: report.protocol,
+        kind: None,
+        interface: 0,
+    };
+    let senders = table.lock().packet_receivers(&shown);
+    senders.visit(|socket| socket.hear(report, quote));
+}
+
+impl Socket {
+    /// Takes a message about something that it has sent.
+    fn hear(&self, report: &Report, quote: &[u8]) {
         let (is_peer, hears) = {
-            let inner = socket.inner();
-            let is_peer = inner.remote == Some(report.to);
+            let inner = self.inner();
+            let is_peer = match self.protocol() {
+                Protocol::Raw(_) => inner.remote.is_some(),
+                Protocol::Ping => inner.remote.is_some_and(|it| it.ip() == report.to.ip()),
+                _ => inner.remote == Some(report.to),
+            };
             (is_peer, inner.options.receive_errors)
         };
-        if is_peer || hears {
-            socket.unreachable(report.to, None);
+        let error: Errno = report.error();
+        if hears {
+            let mut data = Aggregate::new();
+            if data.fill_from(&mut BytesSource::new(quote), quote.len()) != Ok(quote.len()) {
+                return;
+            }
+            let report = ErrorReport {
+                error,
+                data,
+                to: report.to,
+                offender: report.offender,
+                kind: report.kind,
+                code: report.code,
+                info: report.info,
+            };
+            self.fail(error, Some(report));
+        } else if is_peer && report.is_final() {
+            self.fail(error, None);
         }
     }
 }

@@ -6,7 +6,7 @@
 //! - `send`: datagrams with ports; `arrivals`: those of other machines; `packets`: those of raw
 //!   sockets, with their IP header.
 //!
-//! Only UDP reaches other machines. Inside this one, a datagram goes from the sender's call
+//! All but UDP-Lite reach other machines. Inside this one, a datagram goes from the sender's call
 //! straight into the receiver's queue as an aggregate of slices: on the loopback interface it needs
 //! no header and no stop on the way. So of UDP-Lite's checksums over a part of a datagram (RFC
 //! 3828) only the extent remains, by which a receiver may refuse datagrams, and raw sockets see no
@@ -19,7 +19,7 @@ mod send;
 mod socket;
 mod table;
 
-pub(crate) use arrivals::{receive, take_report};
+pub(crate) use arrivals::{receive, receive_echo, show_raw, take_raw_report, take_report};
 pub use packets::Filter;
 pub use queue::{Datagram, ErrorReport};
 pub use send::{MAX_V4, MAX_V6, SendOptions};

@@ -1,7 +1,10 @@
 //! The receive queue of a datagram socket, and the errors that came back for what it sent.
 
 use alloc::collections::VecDeque;
-use core::{net::SocketAddr, time::Duration};
+use core::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use crate::counters::Counter;
 use abi::{Errno, Result};
@@ -33,6 +36,8 @@ pub struct Datagram {
     pub hops: u8,
     /// Bytes that its checksum covers, the header's included; 0 if it covers all.
     pub coverage: u16,
+    /// The number of the interface where it has arrived.
+    pub interface: u32,
 }
 
 impl Datagram {
@@ -46,16 +51,22 @@ impl Datagram {
     }
 }
 
-/// An error that came back for a datagram (`IP_RECVERR`): "port unreachable", the only one that the
-/// loopback interface has.
+/// An error that came back for a datagram (`IP_RECVERR`).
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub struct ErrorReport {
     pub error: Errno,
-    /// The datagram's bytes.
+    /// The datagram's bytes, as many as the message has.
     pub data: Aggregate,
-    /// The destination, which is also the machine that reports the error.
+    /// The destination.
     pub to: SocketAddr,
+    /// The machine that reports the error; `None` for this one.
+    pub offender: Option<IpAddr>,
+    /// Type and code of the message of ICMP.
+    pub kind: u8,
+    pub code: u8,
+    /// The MTU of the path, where it is too small.
+    pub info: u32,
 }
 
 /// Datagrams that wait to be received. Guarded by the socket's queue lock.
@@ -197,11 +208,26 @@ impl Socket {
     /// Notes that a datagram of this socket to `to` found no receiver; a report is made if its
     /// data was kept.
     pub(super) fn unreachable(&self, to: SocketAddr, data: Option<Aggregate>) {
-        let error = Errno::ECONNREFUSED;
-        if let Some(data) = data {
+        // "Destination unreachable", "port".
+        let (kind, code) = if to.is_ipv4() { (3, 3) } else { (1, 4) };
+        let report = data.map(|data| ErrorReport {
+            error: Errno::ECONNREFUSED,
+            data,
+            to,
+            offender: Some(to.ip()),
+            kind,
+            code,
+            info: 0,
+        });
+        self.fail(Errno::ECONNREFUSED, report);
+    }
+
+    /// Makes an error the pending one, with a report if there is one.
+    pub(super) fn fail(&self, error: Errno, report: Option<ErrorReport>) {
+        if let Some(report) = report {
             let mut queue = self.queue();
             if queue.reports.len() < MAX_REPORTS && queue.reports.try_reserve(1).is_ok() {
-                queue.reports.push_back(ErrorReport { error, data, to });
+                queue.reports.push_back(report);
             }
         }
         self.inner().error = Some(error);

@@ -8,9 +8,9 @@ use abi::{Errno, Result};
 use fbuf::{Aggregate, Source};
 use nucleus::time;
 
-use super::{Datagram, Options, Protocol, Socket, table};
+use super::{Datagram, ErrorReport, Options, Protocol, Socket, table};
 use crate::{
-    ip::{self, Network, Route, Sending},
+    ip::{self, LOOPBACK, Network, Route, Sending},
     link,
     packet::Head,
 };
@@ -35,6 +35,8 @@ pub struct SendOptions {
     pub service: u8,
     /// Time to live, or hop limit.
     pub hops: u8,
+    /// The number of the interface where it leaves; 0 leaves that to the socket and the routes.
+    pub interface: u32,
 }
 
 /// Chooses the source address of a datagram: `from` if the caller gave it, else the socket's own
@@ -84,18 +86,27 @@ impl Socket {
             }
             (inner.options, inner.remote, ip::destination(to))
         };
-        if let Protocol::Raw(number) = self.protocol() {
-            return self.send_packet(number, to.ip(), data, &options, how);
+        match self.protocol() {
+            Protocol::Raw(number) => {
+                return self.send_packet(number, to.ip(), data, &options, how);
+            }
+            Protocol::Ping => return self.send_echo(to.ip(), data, &options, how),
+            Protocol::Udp | Protocol::UdpLite => {}
         }
         self.send_datagram(to, remote == Some(to), data, &options, how)
     }
 
     /// Returns the usual source of datagrams to `to`, and the way there unless that is this
-    /// machine.
+    /// machine. `interface` is the number of the one where they leave, 0 for any.
     ///
     /// # Errors
     /// `ENETUNREACH`; `EACCES` for a broadcast address that the socket must not send to.
-    pub(super) fn way(&self, options: &Options, to: IpAddr) -> Result<(IpAddr, Option<Route>)> {
+    pub(super) fn way(
+        &self,
+        options: &Options,
+        to: IpAddr,
+        interface: u32,
+    ) -> Result<(IpAddr, Option<Route>)> {
         match table::source(options, to) {
             Err(Errno::ENETUNREACH) => {}
             local => return local.map(|source| (source, None)),
@@ -103,11 +114,17 @@ impl Socket {
         if self.network.is_own(to) {
             return Ok((to, None));
         }
-        // Only UDP has packets.
-        if self.protocol() != Protocol::Udp {
+        // UDP-Lite has no packets.
+        if self.protocol() == Protocol::UdpLite {
             return Err(Errno::ENETUNREACH);
         }
-        let route = self.network.route(to)?;
+        let mut by = [interface, options.interface]
+            .into_iter()
+            .find(|it| *it != 0);
+        if to.is_multicast() && by.is_none() && options.multicast_interface != 0 {
+            by = Some(options.multicast_interface);
+        }
+        let route = self.network.route_by(to, by)?;
         if let IpAddr::V4(to) = to
             && route.interface.is_broadcast(to)
             && !options.broadcast
@@ -125,6 +142,7 @@ impl Socket {
         to: SocketAddr,
         data: Aggregate,
         how: SendOptions,
+        is_whole: bool,
     ) -> Result<()> {
         let mut head = Head::default();
         let header = head.push(HEADER);
@@ -141,9 +159,47 @@ impl Socket {
             service: how.service,
             hops: how.hops,
             checksum: Some(CHECKSUM),
-            ..Sending::default()
+            is_whole,
         };
         self.network.send(route, sending, head, data, 0)
+    }
+
+    /// Gives a datagram to a group to the members on this machine.
+    fn loop_back(
+        &self,
+        from: SocketAddr,
+        to: SocketAddr,
+        data: Aggregate,
+        how: SendOptions,
+        interface: u32,
+    ) {
+        let receivers = self.table().receivers_of(from, to, true, interface);
+        receivers.enqueue(Datagram {
+            data,
+            from,
+            to,
+            at: time::since_epoch(),
+            service: how.service,
+            hops: how.hops,
+            coverage: 0,
+            interface,
+        });
+    }
+
+    /// Reports that a datagram was larger than its path takes.
+    fn report_too_big(&self, to: SocketAddr, mtu: u16) {
+        let report = ErrorReport {
+            error: Errno::EMSGSIZE,
+            data: Aggregate::new(),
+            to,
+            offender: None,
+            kind: 0,
+            code: 0,
+            info: mtu.into(),
+        };
+        self.fail(Errno::EMSGSIZE, Some(report));
+        // The call says it, too.
+        self.inner().error = None;
     }
 
     fn send_datagram(
@@ -158,7 +214,7 @@ impl Socket {
         if to.port() == 0 {
             return Err(Errno::EINVAL);
         }
-        let (usual, route) = self.way(options, to.ip())?;
+        let (usual, route) = self.way(options, to.ip(), how.interface)?;
         self.ensure_name()?;
         let local = self.inner().local.ok_or(Errno::EINVAL)?;
         let ip = choose_source(&self.network, how.from, Some(local), usual, to.ip())?;
@@ -168,8 +224,15 @@ impl Socket {
         }
         if let Some(route) = route {
             let from = SocketAddr::new(ip, local.port());
-            self.send_on(&route, from, to, bytes, how)?;
-            return Ok(len);
+            let mtu = route.mtu;
+            if to.ip().is_multicast() && options.multicast_loop {
+                self.loop_back(from, to, bytes.clone(), how, route.interface.index());
+            }
+            let sent = self.send_on(&route, from, to, bytes, how, options.is_whole);
+            if sent == Err(Errno::EMSGSIZE) && options.receive_errors {
+                self.report_too_big(to, mtu);
+            }
+            return sent.map(|()| len);
         }
         let datagram = Datagram {
             data: bytes,
@@ -182,6 +245,7 @@ impl Socket {
                 covered if usize::from(covered) < HEADER + len => covered,
                 _ => 0,
             },
+            interface: LOOPBACK,
         };
         if to.ip().is_multicast() && !options.multicast_loop {
             return Ok(len);

@@ -24,6 +24,8 @@ const MAX_GROUPS: usize = 20;
 pub enum Protocol {
     Udp,
     UdpLite,
+    /// Echoes of ICMP; ports are their identifiers.
+    Ping,
     /// Packets of the IP protocol with this number. Ports are ignored, names are addresses.
     Raw(u8),
 }
@@ -43,8 +45,15 @@ pub struct Options {
     pub broadcast: bool,
     /// Bytes.
     pub receive_buffer: usize,
-    /// Datagrams to groups leave by the loopback interface; otherwise they have no route.
-    pub multicast_by_loopback: bool,
+    /// The number of the only interface where datagrams arrive and leave (`SO_BINDTODEVICE`); 0 for
+    /// all.
+    pub interface: u32,
+    /// The number of the interface where datagrams to groups leave; 0 leaves that to the routes.
+    pub multicast_interface: u32,
+    /// Datagrams are not cut into fragments (`IP_MTU_DISCOVER`).
+    pub is_whole: bool,
+    /// The program makes the header of IP, too (`IP_HDRINCL`).
+    pub has_header: bool,
     /// Datagrams that the socket sends to groups are received on this machine.
     pub multicast_loop: bool,
     /// The socket also receives from groups that other sockets joined (`IP_MULTICAST_ALL`).
@@ -64,7 +73,10 @@ impl Default for Options {
             name: NameOptions::default(),
             broadcast: false,
             receive_buffer: RECEIVE_BUFFER,
-            multicast_by_loopback: false,
+            interface: 0,
+            multicast_interface: 0,
+            is_whole: false,
+            has_header: false,
             multicast_loop: true,
             multicast_all: true,
             receive_errors: false,
@@ -103,7 +115,17 @@ pub(super) struct Inner {
     pub error: Option<Errno>,
     pub read_shut: bool,
     pub write_shut: bool,
-    pub groups: Vec<IpAddr>,
+    pub groups: Vec<Membership>,
+}
+
+/// A group that the socket has joined.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Membership {
+    group: IpAddr,
+    /// The number of the interface as the program gave it; 0 for any.
+    interface: u32,
+    /// The number of the interface where it was joined.
+    at: u32,
 }
 
 /// A snapshot of a socket.
@@ -143,6 +165,7 @@ impl Socket {
             queue: SpinLock::new(Rank::Leaf, Queue::new()),
         });
         if let Protocol::Raw(number) = protocol {
+            network.note_raw(true);
             table.lock().add(number.into(), &socket);
         }
         socket
@@ -294,7 +317,7 @@ impl Socket {
     /// port is left.
     pub fn connect(self: &Arc<Socket>, to: SocketAddr) -> Result<()> {
         let to = ip::destination(to);
-        let (source, _) = self.way(&self.options(), to.ip())?;
+        let (source, _) = self.way(&self.options(), to.ip(), 0)?;
         if !self.protocol.has_ports() {
             self.inner().remote = Some(SocketAddr::new(to.ip(), 0));
             return Ok(());
@@ -354,27 +377,36 @@ impl Socket {
         }
     }
 
-    /// Joins a multicast group on the loopback interface.
+    /// Joins a multicast group on the interface with a number; 0 leaves that to the routes.
     ///
     /// # Errors
     /// `EINVAL` for an address that is no group, `EADDRINUSE` if it is a member, `ENOBUFS` if it is
     /// in too many groups.
-    pub fn join(&self, group: IpAddr) -> Result<()> {
+    pub fn join(&self, group: IpAddr, interface: u32) -> Result<()> {
         if !group.is_multicast() {
             return Err(Errno::EINVAL);
         }
+        let at = self.network.interface_for(group, interface);
         let mut table = self.table();
         {
             let mut inner = self.inner();
-            if inner.groups.contains(&group) {
+            let is_it = |own: &Membership| (own.group, own.interface) == (group, interface);
+            if inner.groups.iter().any(is_it) {
                 return Err(Errno::EADDRINUSE);
             }
             if inner.groups.len() == MAX_GROUPS {
                 return Err(Errno::ENOBUFS);
             }
-            inner.groups.push(group);
+            inner.groups.try_reserve(1)?;
+            inner.groups.push(Membership {
+                group,
+                interface,
+                at,
+            });
         }
         table.join(group);
+        drop(table);
+        self.network.join(group, at);
         Ok(())
     }
 
@@ -382,21 +414,27 @@ impl Socket {
     ///
     /// # Errors
     /// `EADDRNOTAVAIL` if it is not a member.
-    pub fn leave(&self, group: IpAddr) -> Result<()> {
+    pub fn leave(&self, group: IpAddr, interface: u32) -> Result<()> {
         let mut table = self.table();
-        {
+        let left = {
             let mut inner = self.inner();
-            let at = inner.groups.iter().position(|other| *other == group);
-            inner.groups.remove(at.ok_or(Errno::EADDRNOTAVAIL)?);
-        }
+            let is_it = |own: &Membership| {
+                own.group == group && (interface == 0 || own.interface == interface)
+            };
+            let at = inner.groups.iter().position(is_it);
+            inner.groups.remove(at.ok_or(Errno::EADDRNOTAVAIL)?)
+        };
         table.leave(group);
+        drop(table);
+        self.network.leave(group, left.at);
         Ok(())
     }
 
     /// Tells whether a datagram to several sockets is for this one too.
-    pub(super) fn is_member(&self, to: IpAddr) -> bool {
+    pub(super) fn is_member(&self, to: IpAddr, interface: u32) -> bool {
         let inner = self.inner();
-        !to.is_multicast() || inner.groups.contains(&to) || inner.options.multicast_all
+        let is_it = |own: &Membership| own.group == to && [0, interface].contains(&own.interface);
+        !to.is_multicast() || inner.options.multicast_all || inner.groups.iter().any(is_it)
     }
 
     /// Releases the name, the groups and the queue: the last descriptor is closed.
@@ -406,14 +444,18 @@ impl Socket {
             let mut inner = self.inner();
             (inner.hold.take(), core::mem::take(&mut inner.groups))
         };
-        for group in groups {
-            table.leave(group);
+        for own in &groups {
+            table.leave(own.group);
         }
         table.release(hold, self);
         if let Protocol::Raw(number) = self.protocol {
             table.remove(number.into(), self);
+            self.network.note_raw(false);
         }
         drop(table);
+        for own in groups {
+            self.network.leave(own.group, own.at);
+        }
         let left = {
             let mut queue = self.queue.lock();
             let reports = core::mem::take(&mut queue.reports);

@@ -7,7 +7,7 @@ use abi::{Errno, Result};
 
 use super::{Datagram, Options, Socket};
 use crate::{
-    ip::{self, Cover},
+    ip::{self, Cover, LOOPBACK},
     ports::{Hold, Ports, Rule},
 };
 
@@ -39,7 +39,7 @@ pub(super) fn source(options: &Options, to: IpAddr) -> Result<IpAddr> {
     if to == IpAddr::V4(BROADCAST) && !options.broadcast {
         return Err(Errno::EACCES);
     }
-    if to.is_multicast() && options.multicast_by_loopback {
+    if to.is_multicast() && options.multicast_interface == LOOPBACK {
         return Ok(match to {
             IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
@@ -72,6 +72,12 @@ impl Receivers {
         } else if self.others.try_reserve(1).is_ok() {
             self.others.push(socket.clone());
         }
+    }
+
+    /// Visits each.
+    pub fn visit(&self, mut visit: impl FnMut(&Socket)) {
+        let all = self.first.iter().chain(&self.others);
+        all.for_each(|socket| visit(socket));
     }
 
     /// Adds the datagram to the queue of each.
@@ -134,23 +140,27 @@ impl SocketTable {
 
     /// Returns the receivers of a datagram: one, or all that fit for a group or a broadcast.
     pub(super) fn receivers(&self, from: SocketAddr, to: SocketAddr) -> Receivers {
-        self.receivers_of(from, to, is_for_many(to.ip()))
+        self.receivers_of(from, to, is_for_many(to.ip()), LOOPBACK)
     }
 
-    /// As [`receivers`](SocketTable::receivers), for a datagram that may be `for_many`.
+    /// As [`receivers`](SocketTable::receivers), for a datagram that may be `for_many` and has
+    /// arrived at an interface; 0 for any.
     pub(super) fn receivers_of(
         &self,
         from: SocketAddr,
         to: SocketAddr,
         for_many: bool,
+        interface: u32,
     ) -> Receivers {
         let mut receivers = Receivers::default();
         let sockets = self.bound_to(to.port());
+        let score = |socket: &Socket, from, to| score(socket, from, to, interface);
         if for_many {
             if !to.ip().is_multicast() || self.is_joined(to.ip()) {
                 let fitting = sockets
                     .iter()
-                    .filter(|socket| score(socket, from, to.ip()) > 0 && socket.is_member(to.ip()));
+                    .filter(|socket| score(socket, from, to.ip()) > 0)
+                    .filter(|socket| socket.is_member(to.ip(), interface));
                 fitting.for_each(|socket| receivers.add(socket));
             }
             return receivers;
@@ -214,8 +224,11 @@ fn spread(from: SocketAddr) -> usize {
 }
 
 /// Returns how well a socket fits a datagram; 0 means that it must not receive it.
-fn score(socket: &Socket, from: SocketAddr, to: IpAddr) -> u32 {
+fn score(socket: &Socket, from: SocketAddr, to: IpAddr, interface: u32) -> u32 {
     let inner = socket.inner();
+    if interface != 0 && ![0, interface].contains(&inner.options.interface) {
+        return 0;
+    }
     let connected = match inner.remote {
         Some(remote) if remote == from => 4,
         Some(_) => return 0,

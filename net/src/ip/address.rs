@@ -47,6 +47,32 @@ impl Prefix {
         })
     }
 
+    /// Returns the network of all addresses of the same version as `address`.
+    pub fn all(address: IpAddr) -> Option<Prefix> {
+        Prefix::new(address, 0)
+    }
+
+    /// Returns the network's own address: the bits that do not count are 0.
+    pub fn network(&self) -> IpAddr {
+        self.network
+    }
+
+    /// Tells whether it is a network of IPv4.
+    pub fn is_ipv4(&self) -> bool {
+        self.network.is_ipv4()
+    }
+
+    /// Returns the address for all machines of the network, if it has one.
+    pub fn broadcast(&self) -> Option<Ipv4Addr> {
+        match self.network {
+            IpAddr::V4(network) if self.bits <= 30 => {
+                let host = u32::MAX.checked_shr(self.bits.into()).unwrap_or(0);
+                Some(Ipv4Addr::from(u32::from(network) | host))
+            }
+            _ => None,
+        }
+    }
+
     /// Returns how many bits count.
     pub fn bits(&self) -> u8 {
         self.bits

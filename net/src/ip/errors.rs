@@ -3,15 +3,19 @@
 
 use core::net::{IpAddr, SocketAddr};
 
+use abi::Errno;
 use fbuf::{Aggregate, BytesSource};
 
 use super::{
-    ICMP, ICMP_V6, TCP, UDP,
+    ICMP, ICMP_V6, TCP, UDP, ethernet,
     input::Received,
     network::{LEAST_MTU_V6, Network},
     output::Sending,
 };
-use crate::{packet::Head, timer::now};
+use crate::{
+    packet::{Head, Packet},
+    timer::now,
+};
 
 /// Messages in a burst, and in a second: Linux's `icmp_msgs_burst` and `icmp_msgs_per_sec`.
 const BURST: u64 = 50;
@@ -55,6 +59,8 @@ pub enum Trouble {
     Refused,
     /// It is larger than this on its path.
     TooBig(u16),
+    /// It has been on its way for too long, or a header is wrong.
+    Other,
 }
 
 /// The news that a packet did not arrive.
@@ -70,9 +76,54 @@ pub struct Report {
     pub number: u32,
     /// What happened.
     pub trouble: Trouble,
+    /// Who says so; `None` for this machine.
+    pub offender: Option<IpAddr>,
+    /// Type and code of the message.
+    pub kind: u8,
+    /// See `kind`.
+    pub code: u8,
+    /// The MTU of the path, where it is too small.
+    pub info: u32,
 }
 
 impl Report {
+    /// Returns the error by which a program hears of it: Linux's `icmp_err_convert`.
+    pub fn error(&self) -> Errno {
+        let is_v4 = self.to.is_ipv4();
+        match (is_v4, self.kind, self.code) {
+            (true, UNREACHABLE_V4, code) => match code {
+                0 | 6 | 9 | 11 => Errno::ENETUNREACH,
+                PROTOCOL_CODE => Errno::ENOPROTOOPT,
+                PORT_CODE => Errno::ECONNREFUSED,
+                FRAGMENTATION_CODE => Errno::EMSGSIZE,
+                5 => Errno::EOPNOTSUPP,
+                7 => Errno::EHOSTDOWN,
+                8 => Errno::ENONET,
+                _ => Errno::EHOSTUNREACH,
+            },
+            (true, PARAMETER_V4, _) | (false, PARAMETER_V6, _) => Errno::EPROTO,
+            (false, TOO_BIG_V6, _) => Errno::EMSGSIZE,
+            (false, UNREACHABLE_V6, code) => match code {
+                0 => Errno::ENETUNREACH,
+                1 | 5 | 6 => Errno::EACCES,
+                PORT_CODE_V6 => Errno::ECONNREFUSED,
+                _ => Errno::EHOSTUNREACH,
+            },
+            _ => Errno::EHOSTUNREACH,
+        }
+    }
+
+    /// Tells whether it concerns a socket that has not asked for reports, too.
+    pub fn is_final(&self) -> bool {
+        match (self.to.is_ipv4(), self.kind, self.code) {
+            (true, UNREACHABLE_V4, code) => !matches!(code, 0 | 1 | 4 | 5 | 11 | 12),
+            (true, PARAMETER_V4, _) => true,
+            (false, UNREACHABLE_V6, code) => matches!(code, 1 | 4 | 5 | 6),
+            (false, PARAMETER_V6, _) => true,
+            _ => false,
+        }
+    }
+
     /// A neighbour does not answer.
     pub(super) fn silent(neighbour: IpAddr) -> Report {
         let at = SocketAddr::new(neighbour, 0);
@@ -82,6 +133,10 @@ impl Report {
             to: at,
             number: 0,
             trouble: Trouble::Unreachable,
+            offender: None,
+            kind: 0,
+            code: 0,
+            info: 0,
         }
     }
 }
@@ -94,7 +149,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    fn take(&mut self, now: u64) -> bool {
+    pub fn take(&mut self, now: u64) -> bool {
         let new = (now - self.at) / (1_000_000_000 / PER_SECOND);
         if self.at == 0 {
             (self.tokens, self.at) = (BURST, now);
@@ -135,47 +190,78 @@ impl Network {
         if is_error || packet.is_for_many || !self.errors.lock().take(now()) {
             return;
         }
-        let mut head = Head::default();
-        let header = head.push(HEADER);
-        (header[0], header[1]) = match (packet.from, refusal) {
+        let (kind, code) = match (packet.from, refusal) {
             (IpAddr::V4(_), Refusal::Port) => (UNREACHABLE_V4, PORT_CODE),
             (IpAddr::V4(_), Refusal::Protocol) => (UNREACHABLE_V4, PROTOCOL_CODE),
             (IpAddr::V6(_), Refusal::Port) => (UNREACHABLE_V6, PORT_CODE_V6),
             (IpAddr::V6(_), Refusal::Protocol) => (PARAMETER_V6, 1),
         };
-        if header[0] == PARAMETER_V6 && packet.from.is_ipv6() {
-            // The next header of a packet without extensions.
-            header[7] = 6;
+        let mut bytes = [0; LEAST_MTU_V6 as usize];
+        let n = original.peek(0, &mut bytes);
+        // The next header of a packet without extensions.
+        let is_header = kind == PARAMETER_V6 && packet.from.is_ipv6();
+        let word = if is_header { 6 } else { 0 };
+        self.send_error(packet.to, packet.from, [kind, code], word, &bytes[..n]);
+    }
+
+    /// Tells the senders of packets that have waited in vain for a neighbour's address: programs of
+    /// this machine, as if a router had told them.
+    pub(super) fn refuse_waiting(&self, packet: &Packet) {
+        let mut bytes = [0; LEAST_MTU_V6 as usize];
+        let n = packet.peek(ethernet::HEADER, &mut bytes);
+        let bytes = &bytes[..n];
+        let (from, kind, code): (IpAddr, u8, u8) = match bytes.first() {
+            Some(first) if first >> 4 == 4 && n >= 20 => {
+                let from = [bytes[12], bytes[13], bytes[14], bytes[15]];
+                (from.into(), UNREACHABLE_V4, 1)
+            }
+            Some(first) if first >> 4 == 6 && n >= 40 => {
+                let mut from = [0; 16];
+                from.copy_from_slice(&bytes[8..24]);
+                (from.into(), UNREACHABLE_V6, 3)
+            }
+            _ => return,
+        };
+        if self.is_own(from) && self.errors.lock().take(now()) {
+            self.send_error(from, from, [kind, code], 0, bytes);
         }
+    }
+
+    /// Sends a message about a packet that begins with these bytes. `word` are the last four bytes
+    /// of its header.
+    fn send_error(&self, from: IpAddr, to: IpAddr, kind: [u8; 2], word: u32, original: &[u8]) {
+        let mut head = Head::default();
+        let header = head.push(HEADER);
+        header[..2].copy_from_slice(&kind);
+        header[4..8].copy_from_slice(&word.to_be_bytes());
         // As much as fits in a packet that arrives everywhere.
-        let most = match packet.from {
+        let most = match to {
             IpAddr::V4(_) => 576 - 20 - HEADER,
             IpAddr::V6(_) => usize::from(LEAST_MTU_V6) - 40 - HEADER,
         };
         let mut data = Aggregate::new();
-        let mut bytes = [0; LEAST_MTU_V6 as usize];
-        let n = original.peek(0, &mut bytes[..most]);
-        if data.fill_from(&mut BytesSource::new(&bytes[..n]), n) != Ok(n) {
+        let n = original.len().min(most);
+        if data.fill_from(&mut BytesSource::new(&original[..n]), n) != Ok(n) {
             return;
         }
         let sending = Sending {
-            from: packet.to,
-            to: packet.from,
-            protocol: if packet.from.is_ipv4() { ICMP } else { ICMP_V6 },
+            from,
+            to,
+            protocol: if to.is_ipv4() { ICMP } else { ICMP_V6 },
             checksum: Some(2),
             ..Sending::default()
         };
-        if let Ok(route) = self.route(packet.from) {
+        if let Ok(route) = self.route(to) {
             let _ = self.send(&route, sending, head, data, 0);
         }
     }
 
     /// Takes a message about a packet of this machine.
     pub(super) fn take_error(&self, message: &Received) {
-        let mut bytes = [0; HEADER + 60 + 8];
+        let mut bytes = [0; HEADER + LEAST_MTU_V6 as usize];
         let n = message.data.peek(0, &mut bytes);
         let (header, original) = bytes[..n].split_at(HEADER.min(n));
-        let Some(report) = read_error(message, header, original) else {
+        let Some((report, quote)) = read_error(message, header, original) else {
             return;
         };
         if !self.is_own(report.from.ip()) {
@@ -190,7 +276,7 @@ impl Network {
             report.trouble = Trouble::TooBig(mtu);
         }
         if let Some(upper) = self.upper() {
-            upper.report(report);
+            upper.report(report, original.get(quote..).unwrap_or(&[]));
         }
     }
 
@@ -200,7 +286,8 @@ impl Network {
     }
 }
 
-fn read_error(message: &Received, header: &[u8], original: &[u8]) -> Option<Report> {
+/// Reads a message about a packet; returns also where the payload begins that it repeats.
+fn read_error(message: &Received, header: &[u8], original: &[u8]) -> Option<(Report, usize)> {
     if header.len() < HEADER {
         return None;
     }
@@ -233,27 +320,44 @@ fn read_error(message: &Received, header: &[u8], original: &[u8]) -> Option<Repo
             (address(8)?, address(24)?, original[6], 40)
         }
     };
-    if protocol != TCP && protocol != UDP {
-        return None;
-    }
     let trouble = match (message.from, kind, code) {
         (IpAddr::V4(_), UNREACHABLE_V4, FRAGMENTATION_CODE) => Trouble::TooBig(word(header, 6)?),
         (IpAddr::V4(_), UNREACHABLE_V4, PROTOCOL_CODE | PORT_CODE) => Trouble::Refused,
         (IpAddr::V4(_), UNREACHABLE_V4, _) => Trouble::Unreachable,
+        (IpAddr::V4(_), TIME_V4 | PARAMETER_V4, _) => Trouble::Other,
         (IpAddr::V6(_), TOO_BIG_V6, _) => {
             let mtu = u32::from(word(header, 4)?) << 16 | u32::from(word(header, 6)?);
             Trouble::TooBig(mtu.min(u16::MAX.into()) as u16)
         }
         (IpAddr::V6(_), UNREACHABLE_V6, PORT_CODE_V6) => Trouble::Refused,
         (IpAddr::V6(_), UNREACHABLE_V6, _) => Trouble::Unreachable,
+        (IpAddr::V6(_), 3 | PARAMETER_V6, _) => Trouble::Other,
         _ => return None,
     };
-    let number = u32::from(word(original, len + 4)?) << 16 | u32::from(word(original, len + 6)?);
-    Some(Report {
+    let words = |at: usize| Some((word(original, len + at)?, word(original, len + at + 2)?));
+    let ((from_port, to_port), number, quote) = match protocol {
+        TCP | UDP => {
+            let (high, low) = words(4)?;
+            (words(0)?, u32::from(high) << 16 | u32::from(low), len + 8)
+        }
+        // The identifier of an echo is the port.
+        ICMP | ICMP_V6 => ((words(4)?.0, 0), 0, len),
+        _ => ((0, 0), 0, len),
+    };
+    let info = match trouble {
+        Trouble::TooBig(mtu) => mtu.into(),
+        _ => 0,
+    };
+    let report = Report {
         protocol,
-        from: SocketAddr::new(from, word(original, len)?),
-        to: SocketAddr::new(to, word(original, len + 2)?),
+        from: SocketAddr::new(from, from_port),
+        to: SocketAddr::new(to, to_port),
         number,
         trouble,
-    })
+        offender: Some(message.from),
+        kind,
+        code,
+        info,
+    };
+    Some((report, quote))
 }

@@ -20,6 +20,8 @@ const ARP_KIND: [u8; 6] = [0, 1, 8, 0, 6, 4];
 /// Types of ICMP messages of neighbour discovery (RFC 4861).
 pub const SOLICITATION: u8 = 135;
 pub const ADVERTISEMENT: u8 = 136;
+const ROUTER_SOLICITATION: u8 = 133;
+pub const ROUTER_ADVERTISEMENT: u8 = 134;
 /// Bytes of such a message with the option for one address.
 pub const DISCOVERY_LEN: usize = 32;
 /// Bytes of one without options.
@@ -38,11 +40,11 @@ pub fn write_header(header: &mut [u8], to: Mac, from: Mac, kind: u16) {
     header[12..14].copy_from_slice(&kind.to_be_bytes());
 }
 
-/// Reads an Ethernet header: destination and type.
-pub fn read_header(header: &[u8; HEADER]) -> (Mac, u16) {
-    let [a, b, c, d, e, f, ..] = *header;
+/// Reads an Ethernet header: destination, source and type.
+pub fn read_header(header: &[u8; HEADER]) -> (Mac, Mac, u16) {
     (
-        Mac([a, b, c, d, e, f]),
+        mac(header),
+        mac(&header[6..]),
         u16::from_be_bytes([header[12], header[13]]),
     )
 }
@@ -138,7 +140,15 @@ impl Discovery {
         })
     }
 
-    /// Writes the message, without its checksum, into `DISCOVERY_LEN` bytes.
+    /// Returns the bytes that it has.
+    pub fn len(&self) -> usize {
+        match self.mac {
+            Some(_) => DISCOVERY_LEN,
+            None => DISCOVERY_HEADER,
+        }
+    }
+
+    /// Writes the message, without its checksum, into as many bytes as it [has](Discovery::len).
     pub fn write(&self, bytes: &mut [u8]) {
         bytes.fill(0);
         bytes[0] = if self.is_answer {
@@ -150,16 +160,25 @@ impl Discovery {
             bytes[4] = OVERRIDE | if self.is_solicited { SOLICITED } else { 0 };
         }
         bytes[8..24].copy_from_slice(&self.target.octets());
-        bytes[24] = if self.is_answer {
-            TARGET_OPTION
-        } else {
-            SOURCE_OPTION
-        };
-        bytes[25] = 1;
         if let Some(mac) = self.mac {
+            bytes[24] = if self.is_answer {
+                TARGET_OPTION
+            } else {
+                SOURCE_OPTION
+            };
+            bytes[25] = 1;
             bytes[26..32].copy_from_slice(&mac.0);
         }
     }
+}
+
+/// Returns a question for routers, without its checksum.
+pub fn router_solicitation(own: Mac) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[0] = ROUTER_SOLICITATION;
+    bytes[8..10].copy_from_slice(&[SOURCE_OPTION, 1]);
+    bytes[10..].copy_from_slice(&own.0);
+    bytes
 }
 
 /// Returns the group in which the owner of an address hears solicitations (RFC 4291 2.7.1).

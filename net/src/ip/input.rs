@@ -1,22 +1,28 @@
 //! Packets that arrive: checks, fragments, neighbours' messages, echoes.
 
 use alloc::sync::Arc;
-use core::net::{IpAddr, Ipv4Addr};
+use core::{
+    net::{IpAddr, Ipv4Addr},
+    sync::atomic::Ordering::Relaxed,
+};
 
 use fbuf::Aggregate;
 use smoltcp::wire::{Ipv4Packet, Ipv6Packet};
 
 use super::{
-    ICMP, ICMP_V6, TCP, UDP,
+    ICMP, ICMP_V6, IGMP, TCP, UDP,
     errors::Refusal,
     ethernet::{self, Arp, Discovery},
     fragments::{Fragment, Key},
-    network::{Interface, Network},
+    groups::LISTENER_QUERY,
+    interface::{Address, AddressState, Interface},
+    neighbours::Neighbour,
+    network::{Change, Network},
     output::{FRAGMENT, HEADER_V4, HEADER_V6, Sending, pseudo_sum, send_to},
 };
 use crate::{
     counters::Counter,
-    link::Mac,
+    link::{Direction, Mac},
     packet::{Checksum, Head, Packet},
     timer::now,
 };
@@ -32,6 +38,8 @@ const ECHO_V4: u8 = 8;
 const ECHO_V6: u8 = 128;
 const ECHO_REPLY_V4: u8 = 0;
 const ECHO_REPLY_V6: u8 = 129;
+/// The most bytes of a router's advertisement that are looked at.
+const MOST_OF_ROUTER: usize = 1024;
 
 /// A packet for this machine, without its IP header.
 #[derive(Debug)]
@@ -62,6 +70,7 @@ impl Received {
         if self.is_right {
             return true;
         }
+        Counter::sums_checked.add(1);
         let mut sum = pseudo_sum(self.from, self.to, self.protocol, self.data.len());
         sum.add_slices(&self.data);
         sum.finish() == 0
@@ -95,6 +104,18 @@ impl Network {
         let Some(interface) = self.interface(index) else {
             return;
         };
+        if !interface.is_loopback() {
+            let traffic = &interface.traffic;
+            if !interface.is_up() {
+                traffic.receive_dropped.fetch_add(1, Relaxed);
+                return;
+            }
+            traffic.received_packets.fetch_add(1, Relaxed);
+            traffic
+                .received_bytes
+                .fetch_add(packet.len() as u64, Relaxed);
+        }
+        interface.show(Direction::In, &packet);
         if !packet.head.is_empty() {
             // It comes from this machine: the headers become a slice like the rest.
             let bytes = packet.head.as_slice();
@@ -122,8 +143,14 @@ impl Network {
                 if data.peek(0, &mut header) < ethernet::HEADER {
                     return;
                 }
-                let (to, kind) = ethernet::read_header(&header);
-                if to != own && !to.is_for_many() {
+                let (to, from, kind) = ethernet::read_header(&header);
+                // Some links return what was sent to a group.
+                if from == own {
+                    return;
+                }
+                if to.is_for_many() {
+                    interface.traffic.received_multicast.fetch_add(1, Relaxed);
+                } else if to != own {
                     return;
                 }
                 data.clip_front(ethernet::HEADER);
@@ -152,11 +179,19 @@ impl Network {
             part,
         }) = read(&data)
         else {
+            Counter::ip_refused.add(1);
             return;
         };
         packet.interface = interface.index();
         packet.is_right = is_right;
+        if !interface.is_loopback() {
+            Counter::ip_received.add(1);
+            Counter::ip_received_v6.add(packet.from.is_ipv6().into());
+            Counter::ip_received_bytes.add(total as u64);
+            Counter::sums_checked_by_device.add(is_right.into());
+        }
         if !self.accepts(interface, &mut packet) {
+            Counter::ip_refused.add(1);
             return;
         }
         // Links pad short packets.
@@ -167,13 +202,15 @@ impl Network {
                 return;
             }
         }
+        let has_raw = self.has_raw();
         let original = match packet.protocol {
-            TCP => Aggregate::new(),
+            TCP if !has_raw => Aggregate::new(),
             _ => data.clone(),
         };
         data.clip_front(len);
         packet.data = data;
         if let Some(part) = part {
+            Counter::ip_fragments_received.add(1);
             let fragment = Fragment {
                 offset: part.offset,
                 is_last: part.is_last,
@@ -192,9 +229,19 @@ impl Network {
             };
             self.alarm.set(due);
             let Some(whole) = whole else { return };
+            Counter::ip_reassembled.add(1);
             packet.data = whole;
         }
-        self.deliver(interface, packet, &original);
+        let mut is_wanted = false;
+        if has_raw && let Some(upper) = self.upper() {
+            let mut header = [0; LONGEST_V4];
+            let n = match packet.from {
+                IpAddr::V4(_) => original.peek(0, &mut header[..len.min(LONGEST_V4)]),
+                IpAddr::V6(_) => 0,
+            };
+            is_wanted = upper.show(&packet, &header[..n]);
+        }
+        self.deliver(interface, packet, &original, is_wanted);
     }
 
     /// Tells whether a packet is for this machine and may come from where it says.
@@ -219,7 +266,14 @@ impl Network {
         packet.is_for_many || self.is_own(packet.to)
     }
 
-    fn deliver(&self, interface: &Arc<Interface>, packet: Received, original: &Aggregate) {
+    /// Gives a packet to its protocol. One that another program wants is not refused.
+    fn deliver(
+        &self,
+        interface: &Arc<Interface>,
+        packet: Received,
+        original: &Aggregate,
+        is_wanted: bool,
+    ) {
         match packet.protocol {
             ICMP if packet.from.is_ipv4() => self.receive_icmp(interface, packet),
             ICMP_V6 if packet.from.is_ipv6() => self.receive_icmp(interface, packet),
@@ -234,7 +288,8 @@ impl Network {
                     }
                 }
             }
-            _ if packet.from.is_unspecified() => {}
+            IGMP if packet.from.is_ipv4() => self.receive_igmp(interface, &packet),
+            _ if packet.from.is_unspecified() || is_wanted => {}
             _ => self.refuse(&packet, original, Refusal::Protocol),
         }
     }
@@ -249,8 +304,18 @@ impl Network {
         match (is_v4, header[0]) {
             (true, ECHO_V4) | (false, ECHO_V6) => self.echo(packet),
             (true, 3 | 11 | 12) | (false, 1..=4) => self.take_error(&packet),
+            (true, ECHO_REPLY_V4) | (false, ECHO_REPLY_V6) => self.hand_echo(packet),
+            (false, LISTENER_QUERY) => self.receive_listener_query(interface, &packet),
             (false, ethernet::SOLICITATION | ethernet::ADVERTISEMENT) => {
                 self.receive_discovery(interface, &packet);
+            }
+            // RFC 4861 6.1.2: from this link.
+            (false, ethernet::ROUTER_ADVERTISEMENT) if packet.hops == u8::MAX => {
+                let mut bytes = [0; MOST_OF_ROUTER];
+                let n = packet.data.peek(0, &mut bytes);
+                if let (Some(upper), IpAddr::V6(router)) = (self.upper(), packet.from) {
+                    upper.advertise(interface.index(), router, &bytes[..n]);
+                }
             }
             _ => {}
         }
@@ -322,6 +387,10 @@ impl Network {
             return;
         };
         let target = IpAddr::from(message.target);
+        let is_probe = !message.is_answer && packet.from.is_unspecified();
+        if (message.is_answer || is_probe) && self.has_doubt(interface, target) {
+            return;
+        }
         if message.is_answer {
             if let Some(mac) = message.mac
                 && !self.is_own(target)
@@ -354,9 +423,37 @@ impl Network {
         }
     }
 
+    /// Notes that another machine has, or wants, an address that this one is about to use (RFC 4862
+    /// 5.4.3). Returns whether it was so.
+    fn has_doubt(&self, interface: &Interface, ip: IpAddr) -> bool {
+        let Some(own) = interface.address(ip) else {
+            return false;
+        };
+        if own.state == AddressState::Tentative {
+            let address = Address {
+                state: AddressState::Duplicate,
+                ..own
+            };
+            let _ = self.put_address(interface.index(), address);
+        }
+        own.state != AddressState::Valid
+    }
+
     /// Notes a neighbour's address, and sends what has waited for it.
     fn learn(&self, interface: &Interface, ip: IpAddr, mac: Mac, asks: bool) {
-        let waiting = interface.neighbours.lock().learn(ip, mac, asks, now());
+        let now = now();
+        let (waiting, old, new) = {
+            let mut neighbours = interface.neighbours.lock();
+            let old = neighbours.get(ip, now);
+            let waiting = neighbours.learn(ip, mac, asks, now);
+            (waiting, old, neighbours.get(ip, now))
+        };
+        let known = |it: Option<Neighbour>| it.map(|it| (it.mac, it.is_fresh, it.is_asked));
+        if let Some(entry) = new
+            && known(old) != known(new)
+        {
+            self.note_quietly(Change::Neighbour(interface.index(), entry));
+        }
         for packet in waiting {
             send_to(interface, mac, packet);
         }

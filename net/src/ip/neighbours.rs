@@ -7,6 +7,8 @@ use alloc::{
 };
 use core::net::IpAddr;
 
+use abi::Result;
+
 use crate::{link::Mac, packet::Packet};
 
 /// The most neighbours that are remembered. Strangers can fill the table; then those go first
@@ -20,8 +22,42 @@ const REACHABLE: u64 = 30_000_000_000;
 const RETRY: u64 = 1_000_000_000;
 const RETRIES: u32 = 3;
 
+/// A neighbour, for lists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Neighbour {
+    /// Its address.
+    pub ip: IpAddr,
+    /// Its address on the link, if that is known.
+    pub mac: Option<Mac>,
+    /// That was confirmed not long ago.
+    pub is_fresh: bool,
+    /// It is being asked for its address.
+    pub is_asked: bool,
+    /// A program has fixed the address.
+    pub is_fixed: bool,
+    /// Nanoseconds since it was confirmed, and since it was used.
+    pub confirmed: u64,
+    /// See `confirmed`.
+    pub used: u64,
+}
+
+impl Neighbour {
+    /// One that is forgotten.
+    pub fn gone(ip: IpAddr) -> Neighbour {
+        Neighbour {
+            ip,
+            mac: None,
+            is_fresh: false,
+            is_asked: false,
+            is_fixed: false,
+            confirmed: 0,
+            used: 0,
+        }
+    }
+}
+
 #[derive(Debug)]
-struct Neighbour {
+struct Entry {
     mac: Option<Mac>,
     /// When the address was last confirmed.
     confirmed_at: u64,
@@ -29,12 +65,35 @@ struct Neighbour {
     /// When to ask next, if that was begun, and how often it was asked.
     asks_at: Option<u64>,
     asked: u32,
+    /// A program has fixed the address.
+    is_fixed: bool,
     waiting: VecDeque<Packet>,
+}
+
+impl Entry {
+    fn is_old(&self, now: u64) -> bool {
+        self.mac.is_none() || !self.is_fixed && now >= self.confirmed_at + REACHABLE
+    }
+
+    fn describe(&self, ip: IpAddr, now: u64) -> Neighbour {
+        Neighbour {
+            ip,
+            mac: self.mac,
+            is_fresh: !self.is_old(now),
+            is_asked: self.asks_at.is_some(),
+            is_fixed: self.is_fixed,
+            confirmed: now.saturating_sub(self.confirmed_at),
+            used: now.saturating_sub(self.used_at),
+        }
+    }
 }
 
 /// An ARP request or neighbour solicitation to send: for this address, to one machine if its own is
 /// known, else to all.
 pub(super) type Question = (IpAddr, Option<Mac>);
+
+/// A neighbour that did not answer, and the packets that have waited for it.
+pub(super) type Gone = (IpAddr, VecDeque<Packet>);
 
 /// What to do with a packet to a neighbour.
 pub(super) enum Answer {
@@ -47,7 +106,7 @@ pub(super) enum Answer {
 /// The table of one interface.
 #[derive(Default, Debug)]
 pub(super) struct Neighbours {
-    table: BTreeMap<IpAddr, Neighbour>,
+    table: BTreeMap<IpAddr, Entry>,
 }
 
 impl Neighbours {
@@ -60,7 +119,7 @@ impl Neighbours {
             return Answer::Waits(None);
         };
         entry.used_at = now;
-        let is_old = entry.mac.is_none() || now >= entry.confirmed_at + REACHABLE;
+        let is_old = entry.is_old(now);
         let question = (is_old && entry.asks_at.is_none()).then(|| {
             entry.asks_at = Some(now + RETRY);
             entry.asked = 1;
@@ -83,18 +142,20 @@ impl Neighbours {
     /// Adds an entry without an address; makes room for it if necessary.
     fn add(&mut self, to: IpAddr, now: u64) {
         if self.table.len() >= MOST {
-            let oldest = self.table.iter().min_by_key(|(_, entry)| entry.used_at);
+            let oldest = self.table.iter().filter(|(_, entry)| !entry.is_fixed);
+            let oldest = oldest.min_by_key(|(_, entry)| entry.used_at);
             let oldest = oldest.map(|(ip, _)| *ip);
             oldest.map(|ip| self.table.remove(&ip));
         }
         self.table.insert(
             to,
-            Neighbour {
+            Entry {
                 mac: None,
                 confirmed_at: 0,
                 used_at: now,
                 asks_at: None,
                 asked: 0,
+                is_fixed: false,
                 waiting: VecDeque::new(),
             },
         );
@@ -109,7 +170,7 @@ impl Neighbours {
         if asks && !self.table.contains_key(&ip) {
             self.add(ip, 0);
         }
-        let Some(entry) = self.table.get_mut(&ip) else {
+        let Some(entry) = self.table.get_mut(&ip).filter(|entry| !entry.is_fixed) else {
             return VecDeque::new();
         };
         entry.mac = Some(mac);
@@ -120,8 +181,9 @@ impl Neighbours {
     }
 
     /// Repeats the questions that are due; entries without an answer are dropped. Returns the
-    /// questions, the neighbours that were dropped, and when the next question is due.
-    pub fn expire(&mut self, now: u64) -> (Vec<Question>, Vec<IpAddr>, Option<u64>) {
+    /// questions, the neighbours that were dropped with what has waited for them, and when the next
+    /// question is due.
+    pub fn expire(&mut self, now: u64) -> (Vec<Question>, Vec<Gone>, Option<u64>) {
         let (mut questions, mut gone) = (Vec::new(), Vec::new());
         self.table.retain(|ip, entry| {
             let Some(at) = entry.asks_at.filter(|at| *at <= now) else {
@@ -129,7 +191,7 @@ impl Neighbours {
             };
             if entry.asked >= RETRIES {
                 if gone.try_reserve(1).is_ok() {
-                    gone.push(*ip);
+                    gone.push((*ip, core::mem::take(&mut entry.waiting)));
                 }
                 return false;
             }
@@ -144,6 +206,32 @@ impl Neighbours {
         });
         let next = self.table.values().filter_map(|entry| entry.asks_at).min();
         (questions, gone, next)
+    }
+
+    /// Lists the entries at `now`.
+    pub fn list(&self, now: u64) -> Result<Vec<Neighbour>> {
+        let mut list = nucleus::try_vec(self.table.len())?;
+        let all = self.table.iter();
+        list.extend(all.map(|(ip, entry)| entry.describe(*ip, now)));
+        Ok(list)
+    }
+
+    /// Returns what is known of one at `now`.
+    pub fn get(&self, ip: IpAddr, now: u64) -> Option<Neighbour> {
+        Some(self.table.get(&ip)?.describe(ip, now))
+    }
+
+    /// Fixes the address that one has, or frees it. Half of the table may be fixed.
+    pub fn fix(&mut self, ip: IpAddr, is_fixed: bool) {
+        let fixed = self.table.values().filter(|entry| entry.is_fixed).count();
+        if let Some(entry) = self.table.get_mut(&ip) {
+            entry.is_fixed = is_fixed && fixed < MOST / 2;
+        }
+    }
+
+    /// Forgets one; false if it is not there.
+    pub fn remove(&mut self, ip: IpAddr) -> bool {
+        self.table.remove(&ip).is_some()
     }
 
     /// Returns the number of entries.

@@ -3,28 +3,32 @@
 
 use alloc::{boxed::Box, collections::BTreeMap, sync::Arc, vec::Vec};
 use core::{
-    net::{IpAddr, Ipv4Addr},
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    net::{IpAddr, Ipv6Addr},
+    sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
 use abi::{Errno, Result};
-use nucleus::sync::{OnceBox, Rank, SpinLock};
+use nucleus::{
+    Pieces,
+    sync::{OnceBox, Rank, SpinLock},
+};
 
 use super::{
     address::{self, Prefix},
     errors::{Budget, Refusal, Report},
     fragments::Fragments,
+    groups::Groups,
     input::Received,
-    neighbours::{Neighbours, Question},
+    interface::{Address, AddressState, Interface, LOOPBACK, Name, Origin},
+    neighbours::{Neighbour, Question},
 };
 use crate::{
-    link::{Device, Features, Loopback},
+    link::{Device, Loopback, Taps},
     timer::{Alarm, now},
 };
 
-/// The most interfaces, addresses of one, routes, and paths with a small MTU that are remembered.
+/// The most interfaces, routes, and paths with a small MTU that are remembered.
 const MOST_INTERFACES: usize = 64;
-const MOST_ADDRESSES: usize = 64;
 const MOST_ROUTES: usize = 1024;
 const MOST_PATHS: usize = 256;
 /// The time for which a path's MTU is remembered, in nanoseconds: Linux's `mtu_expires`.
@@ -33,67 +37,99 @@ const PATH_AGE: u64 = 600_000_000_000;
 const LEAST_MTU_V4: u16 = 552;
 pub(super) const LEAST_MTU_V6: u16 = 1280;
 
-/// A device and what IP knows of it.
-pub struct Interface {
-    index: u32,
-    device: Arc<dyn Device>,
-    addresses: SpinLock<Vec<(IpAddr, Prefix)>>,
-    pub(super) neighbours: SpinLock<Neighbours>,
+/// What becomes of packets on a route.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum RouteKind {
+    /// They are sent.
+    #[default]
+    Unicast,
+    /// They are dropped.
+    Blackhole,
+    /// The destination can't be reached.
+    Unreachable,
+    /// The destination must not be reached.
+    Prohibited,
 }
 
-impl Interface {
-    /// Returns its number.
-    pub fn index(&self) -> u32 {
-        self.index
+/// A route as it is configured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RouteEntry {
+    /// The destinations.
+    pub prefix: Prefix,
+    /// The number of the interface where packets leave.
+    pub interface: u32,
+    /// The neighbour that they go to; `None` for the destination itself.
+    pub gateway: Option<IpAddr>,
+    /// Of routes to the same network the one with the least is used.
+    pub metric: u32,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// The source of packets; `None` for the interface's usual one.
+    pub source: Option<IpAddr>,
+    /// Until when it holds, in nanoseconds since boot; `None` for ever.
+    pub valid_until: Option<u64>,
+    /// What becomes of packets.
+    pub kind: RouteKind,
+    /// Bytes of the largest packet; 0 for the interface's.
+    pub mtu: u16,
+}
+
+impl RouteEntry {
+    /// A route for ever.
+    pub fn new(prefix: Prefix, interface: u32, gateway: Option<IpAddr>) -> RouteEntry {
+        RouteEntry {
+            prefix,
+            interface,
+            gateway,
+            metric: 0,
+            origin: Origin::Static,
+            source: None,
+            valid_until: None,
+            kind: RouteKind::Unicast,
+            mtu: 0,
+        }
     }
 
-    /// Returns what its device can do.
-    pub fn features(&self) -> Features {
-        self.device.features()
+    /// Tells whether it leads to one address at an interface.
+    fn is_direct(&self) -> bool {
+        let whole = if self.prefix.is_ipv4() { 32 } else { 128 };
+        self.prefix.bits() == whole && self.gateway.is_none()
     }
 
-    pub(super) fn device(&self) -> &dyn Device {
-        &*self.device
-    }
-
-    /// Tells whether the address is one of its own.
-    pub fn has(&self, address: IpAddr) -> bool {
-        let addresses = self.addresses.lock();
-        addresses.iter().any(|(own, _)| *own == address)
-    }
-
-    /// Tells whether packets to the address are for all machines of one of its networks.
-    pub fn is_broadcast(&self, address: Ipv4Addr) -> bool {
-        let addresses = self.addresses.lock();
-        address == Ipv4Addr::BROADCAST
-            || addresses
-                .iter()
-                .any(|(_, prefix)| prefix.is_broadcast(address))
-    }
-
-    /// Returns its first address of the same version as `to` in the same network, else the first.
-    pub(super) fn source_for(&self, to: IpAddr) -> Option<IpAddr> {
-        let addresses = self.addresses.lock();
-        let same = || {
-            addresses
-                .iter()
-                .filter(|(own, _)| own.is_ipv4() == to.is_ipv4())
-        };
-        let near = same().find(|(_, prefix)| prefix.contains(to));
-        near.or_else(|| same().next()).map(|(own, _)| *own)
-    }
-
-    /// Returns how many neighbours are remembered.
-    pub fn neighbours(&self) -> usize {
-        self.neighbours.lock().count()
+    /// Tells whether both are the same route: what a second one replaces.
+    fn is_same(&self, other: &RouteEntry) -> bool {
+        (self.prefix, self.interface, self.gateway, self.metric)
+            == (other.prefix, other.interface, other.gateway, other.metric)
     }
 }
 
+/// A change of the configuration, for those that watch it.
 #[derive(Clone, Copy, Debug)]
-struct RouteEntry {
-    prefix: Prefix,
-    interface: u32,
-    gateway: Option<IpAddr>,
+pub enum Change {
+    /// An interface is new, or its name, state, link or MTU has changed.
+    Interface(u32),
+    /// An interface is gone, which had this name.
+    NoInterface(u32, Name),
+    /// An interface has another address, or it has changed.
+    Address(u32, Address),
+    /// An interface has lost an address.
+    NoAddress(u32, Address),
+    /// There is another route.
+    Route(RouteEntry),
+    /// A route is gone.
+    NoRoute(RouteEntry),
+    /// A neighbour of an interface is new or has changed.
+    Neighbour(u32, Neighbour),
+    /// A neighbour of an interface is forgotten.
+    NoNeighbour(u32, IpAddr),
+}
+
+/// Tells whether packets to an address go to several machines.
+fn is_for_many(to: IpAddr) -> bool {
+    match to {
+        IpAddr::V4(to) => to.is_multicast() || to.is_broadcast(),
+        IpAddr::V6(to) => to.is_multicast(),
+    }
 }
 
 /// The way to an address.
@@ -116,8 +152,19 @@ pub trait Upper: Send + Sync {
     /// Takes a packet for this machine. Returns why not, if the sender is to be told.
     fn receive(&self, packet: Received) -> Option<Refusal>;
 
-    /// Takes the news that a packet of this machine did not arrive.
-    fn report(&self, report: Report);
+    /// Takes the news that a packet of this machine did not arrive; `quote` is what the message
+    /// repeats of it.
+    fn report(&self, report: Report, quote: &[u8]);
+
+    /// Looks at a packet although another one takes it (raw sockets); `header` is that of IPv4.
+    /// Returns whether it is wanted.
+    fn show(&self, packet: &Received, header: &[u8]) -> bool;
+
+    /// Takes an echo reply.
+    fn receive_echo(&self, packet: Received);
+
+    /// Takes a router's advertisement, whose checksum is right and which comes from this link.
+    fn advertise(&self, interface: u32, router: Ipv6Addr, message: &[u8]);
 }
 
 /// The network of one machine.
@@ -134,6 +181,15 @@ pub struct Network {
     pub(super) idents: AtomicU64,
     loopback: Arc<Loopback>,
     upper: OnceBox<Box<dyn Upper>>,
+    observer: OnceBox<Box<dyn Fn(Change) + Send + Sync>>,
+    taps: Arc<Taps>,
+    /// How many raw sockets there are.
+    raw_sockets: AtomicUsize,
+    pub(super) groups: SpinLock<Groups>,
+    /// When the time of the first address is over.
+    expires_at: AtomicU64,
+    /// The number of the next interface.
+    next_index: AtomicU32,
     pub(super) alarm: Arc<Alarm>,
 }
 
@@ -152,10 +208,17 @@ impl Network {
             idents: AtomicU64::new(nucleus::random::u64()),
             loopback: loopback.clone(),
             upper: OnceBox::new(),
+            observer: OnceBox::new(),
+            taps: Arc::default(),
+            raw_sockets: AtomicUsize::new(0),
+            groups: SpinLock::new(Rank::Leaf, Groups::default()),
+            expires_at: AtomicU64::new(u64::MAX),
+            next_index: AtomicU32::new(LOOPBACK),
             alarm,
         };
         // There is room for the first.
         let _ = network.add_interface(loopback);
+        network.add_loopback_addresses();
         network
     }
 
@@ -173,30 +236,190 @@ impl Network {
         &self.loopback
     }
 
-    /// Adds an interface; returns its number.
+    /// Names the watcher of changes, which is called after each one, without a lock. Once.
+    pub fn set_observer(&self, observer: Box<dyn Fn(Change) + Send + Sync>) {
+        self.observer.get_or_insert(|| Box::new(observer));
+    }
+
+    /// Notes a change: routes are looked up again, the watcher is told.
+    pub(super) fn note(&self, change: Change) {
+        self.generation.fetch_add(1, Relaxed);
+        if let Some(observer) = self.observer.get() {
+            observer(change);
+        }
+    }
+
+    /// As [`note`](Network::note), for a change after which routes are the same.
+    pub(super) fn note_quietly(&self, change: Change) {
+        if let Some(observer) = self.observer.get() {
+            observer(change);
+        }
+    }
+
+    /// Adds an interface, which is called `lo` if it is the first one, and by its number among the
+    /// others; returns its number.
     ///
     /// # Errors
     /// `ENOMEM`, `ENOBUFS` if there are too many.
     pub fn add_interface(&self, device: Arc<dyn Device>) -> Result<u32> {
-        let mut interfaces = self.interfaces.lock();
-        if interfaces.len() >= MOST_INTERFACES {
-            return Err(Errno::ENOBUFS);
-        }
-        interfaces.try_reserve(1)?;
-        let index = interfaces.len() as u32 + 1;
-        interfaces.push(Arc::new(Interface {
-            index,
-            device,
-            addresses: SpinLock::new(Rank::Leaf, Vec::new()),
-            neighbours: SpinLock::new(Rank::Leaf, Neighbours::default()),
-        }));
+        self.insert_interface(device, None)
+    }
+
+    /// Adds an interface with a name; returns its number.
+    ///
+    /// # Errors
+    /// `EEXIST` if another one has the name, `ENOMEM`, `ENOBUFS` if there are too many.
+    pub fn add_interface_named(&self, device: Arc<dyn Device>, name: Name) -> Result<u32> {
+        self.insert_interface(device, Some(name))
+    }
+
+    fn insert_interface(&self, device: Arc<dyn Device>, name: Option<Name>) -> Result<u32> {
+        let index = loop {
+            let count = self.interfaces.lock().len();
+            let has = |name| self.interfaces().any(|it| it.name() == name);
+            let name = match name {
+                Some(name) if has(name) => return Err(Errno::EEXIST),
+                Some(name) => name,
+                None if count == 0 => Name::LOOPBACK,
+                None => {
+                    let mut names = (0..).map(Name::ethernet);
+                    names.find(|&name| !has(name)).ok_or(Errno::ENOBUFS)?
+                }
+            };
+            let mut interfaces = self.interfaces.lock();
+            // Another one that came meanwhile may have the name.
+            if interfaces.len() != count {
+                continue;
+            }
+            if count >= MOST_INTERFACES {
+                return Err(Errno::ENOBUFS);
+            }
+            interfaces.try_reserve(1)?;
+            // Numbers rise, and none is used again.
+            let index = self.next_index.fetch_add(1, Relaxed);
+            let fresh = Interface::new(index, name, device, self.taps.clone());
+            interfaces.push(Arc::new(fresh));
+            break index;
+        };
+        self.note(Change::Interface(index));
         Ok(index)
     }
 
     /// Returns an interface.
     pub fn interface(&self, index: u32) -> Option<Arc<Interface>> {
         let at = index.checked_sub(1)? as usize;
-        self.interfaces.lock().get(at).cloned()
+        let interfaces = self.interfaces.lock();
+        if let Some(it) = interfaces.get(at).filter(|it| it.index() == index) {
+            return Some(it.clone());
+        }
+        let found = interfaces.binary_search_by_key(&index, |it| it.index());
+        found.ok().map(|at| interfaces[at].clone())
+    }
+
+    /// Returns the interface with the least number from `index` on.
+    fn interface_from(&self, index: u32) -> Option<Arc<Interface>> {
+        let interfaces = self.interfaces.lock();
+        let at = interfaces.partition_point(|it| it.index() < index);
+        interfaces.get(at).cloned()
+    }
+
+    /// Removes an interface from the list; returns it.
+    pub(super) fn take_interface(&self, index: u32) -> Option<Arc<Interface>> {
+        let mut interfaces = self.interfaces.lock();
+        let at = interfaces.binary_search_by_key(&index, |it| it.index());
+        Some(interfaces.remove(at.ok()?))
+    }
+
+    /// Notes that a raw socket is there, or gone.
+    pub(crate) fn note_raw(&self, is_there: bool) {
+        match is_there {
+            true => self.raw_sockets.fetch_add(1, Relaxed),
+            false => self.raw_sockets.fetch_sub(1, Relaxed),
+        };
+    }
+
+    /// Tells whether there are raw sockets.
+    #[inline]
+    pub(super) fn has_raw(&self) -> bool {
+        self.raw_sockets.load(Relaxed) != 0
+    }
+
+    /// Gives an echo reply of this machine itself to those that wait for it.
+    pub(crate) fn hand_echo(&self, packet: Received) {
+        if let Some(upper) = self.upper() {
+            upper.receive_echo(packet);
+        }
+    }
+
+    /// Returns those that see all packets.
+    pub fn taps(&self) -> &Taps {
+        &self.taps
+    }
+
+    /// Returns an interface by its name.
+    pub fn interface_by_name(&self, name: Name) -> Option<Arc<Interface>> {
+        self.interfaces_from(1).find(|it| it.name() == name)
+    }
+
+    /// Returns the interfaces, the loopback interface first.
+    pub fn interfaces(&self) -> impl Iterator<Item = Arc<Interface>> {
+        self.interfaces_from(1)
+    }
+
+    fn interfaces_from(&self, first: u32) -> impl Iterator<Item = Arc<Interface>> {
+        let mut next = first;
+        core::iter::from_fn(move || {
+            let found = self.interface_from(next)?;
+            next = found.index() + 1;
+            Some(found)
+        })
+    }
+
+    /// Changes an interface's name.
+    ///
+    /// # Errors
+    /// `ENODEV`, `EEXIST`.
+    pub fn rename(&self, index: u32, name: Name) -> Result<()> {
+        let interface = self.interface(index).ok_or(Errno::ENODEV)?;
+        if self
+            .interface_by_name(name)
+            .is_some_and(|other| other.index() != index)
+        {
+            return Err(Errno::EEXIST);
+        }
+        interface.set_name(name);
+        self.note(Change::Interface(index));
+        Ok(())
+    }
+
+    /// Lets an interface work, or not.
+    ///
+    /// # Errors
+    /// `ENODEV`.
+    pub fn set_up(&self, index: u32, is_up: bool) -> Result<()> {
+        let interface = self.interface(index).ok_or(Errno::ENODEV)?;
+        interface.set_up(is_up);
+        self.note(Change::Interface(index));
+        Ok(())
+    }
+
+    /// Limits the packets of an interface.
+    ///
+    /// # Errors
+    /// `ENODEV`, `EINVAL` for less than every link has, or more than the device takes.
+    pub fn set_mtu(&self, index: u32, mtu: u32) -> Result<()> {
+        let interface = self.interface(index).ok_or(Errno::ENODEV)?;
+        interface.set_mtu(mtu)?;
+        self.note(Change::Interface(index));
+        Ok(())
+    }
+
+    /// Notes that a device's link came or went.
+    pub fn note_carrier(&self, index: u32) {
+        if let Some(interface) = self.interface(index) {
+            interface.traffic.carrier_changes.fetch_add(1, Relaxed);
+            self.note(Change::Interface(index));
+        }
     }
 
     /// Gives an interface an address in a network of `bits` common bits, with a route to that.
@@ -204,25 +427,86 @@ impl Network {
     /// # Errors
     /// `ENODEV`, `EEXIST`, `EINVAL`, `ENOMEM`, `ENOBUFS` if there are too many.
     pub fn add_address(&self, index: u32, address: IpAddr, bits: u8) -> Result<()> {
-        let interface = self.interface(index).ok_or(Errno::ENODEV)?;
         let prefix = Prefix::new(address, bits).ok_or(Errno::EINVAL)?;
-        if interface.has(address) {
+        let interface = self.interface(index).ok_or(Errno::ENODEV)?;
+        if interface.address(address).is_some() {
             return Err(Errno::EEXIST);
         }
-        {
-            let mut addresses = interface.addresses.lock();
-            if addresses.len() >= MOST_ADDRESSES {
-                return Err(Errno::ENOBUFS);
+        self.put_address(index, Address::lasting(address, prefix, Origin::Static))
+    }
+
+    /// Gives an interface an address, or changes one that it has. The route to its network comes
+    /// when the address is valid.
+    ///
+    /// # Errors
+    /// `ENODEV`, `ENOMEM`, `ENOBUFS` if there are too many.
+    pub fn put_address(&self, index: u32, address: Address) -> Result<()> {
+        let interface = self.interface(index).ok_or(Errno::ENODEV)?;
+        // There is room for it, so that nothing is half done.
+        self.own.lock().try_reserve(1)?;
+        interface.put_address(address)?;
+        self.note_own(address.ip);
+        if address.state == AddressState::Valid && !address.is_alone && !interface.is_loopback() {
+            self.put_route(RouteEntry {
+                origin: Origin::Kernel,
+                source: Some(address.ip),
+                valid_until: address.valid_until,
+                ..RouteEntry::new(address.prefix, index, None)
+            })?;
+        }
+        if let Some(until) = address.valid_until {
+            self.expires_at.fetch_min(until, Relaxed);
+            self.alarm.set(Some(until));
+        }
+        self.note(Change::Address(index, address));
+        Ok(())
+    }
+
+    /// Removes the addresses whose time is over; returns when the next one's will be.
+    fn expire_addresses(&self, now: u64) -> Option<u64> {
+        if now >= self.expires_at.load(Relaxed) {
+            self.expires_at.store(u64::MAX, Relaxed);
+            for interface in self.interfaces() {
+                let next = self.expire(interface.index(), now);
+                self.expires_at.fetch_min(next.unwrap_or(u64::MAX), Relaxed);
             }
-            addresses.try_reserve(1)?;
-            addresses.push((address, prefix));
         }
-        {
-            let mut own = self.own.lock();
-            own.try_reserve(1)?;
-            own.push(address);
+        let next = self.expires_at.load(Relaxed);
+        (next != u64::MAX).then_some(next)
+    }
+
+    /// Takes an address from an interface, with the route to its network unless another address
+    /// is in that.
+    ///
+    /// # Errors
+    /// `ENODEV`, `EADDRNOTAVAIL`.
+    pub fn remove_address(&self, index: u32, ip: IpAddr) -> Result<()> {
+        let interface = self.interface(index).ok_or(Errno::ENODEV)?;
+        let (old, is_last) = {
+            let mut addresses = interface.addresses.lock();
+            let at = addresses.iter().position(|own| own.ip == ip);
+            let old = addresses.remove(at.ok_or(Errno::EADDRNOTAVAIL)?);
+            let has_more = addresses.iter().any(|own| own.prefix == old.prefix);
+            (old, !has_more)
+        };
+        self.note_own(ip);
+        if is_last {
+            // It may have been removed, or never have come.
+            let _ = self.remove_route(old.prefix, index);
         }
-        self.add_route(prefix, index, None)
+        self.note(Change::NoAddress(index, old));
+        Ok(())
+    }
+
+    /// Notes whether an address is valid on any interface. There is room for one more.
+    fn note_own(&self, ip: IpAddr) {
+        let is_valid = self.interfaces().any(|it| it.has(ip));
+        let mut own = self.own.lock();
+        match own.iter().position(|other| *other == ip) {
+            Some(at) if !is_valid => drop(own.swap_remove(at)),
+            None if is_valid && own.try_reserve(1).is_ok() => own.push(ip),
+            _ => {}
+        }
     }
 
     /// Adds a route to a network, by a gateway or to the neighbours themselves.
@@ -230,21 +514,29 @@ impl Network {
     /// # Errors
     /// `ENOMEM`, `ENOBUFS` if there are too many.
     pub fn add_route(&self, prefix: Prefix, index: u32, gateway: Option<IpAddr>) -> Result<()> {
+        self.put_route(RouteEntry::new(prefix, index, gateway))
+    }
+
+    /// Adds a route, in place of the same one if it is there.
+    ///
+    /// # Errors
+    /// `ENOMEM`, `ENOBUFS` if there are too many.
+    pub fn put_route(&self, route: RouteEntry) -> Result<()> {
         let mut routes = self.routes.lock();
-        if routes.len() >= MOST_ROUTES {
-            return Err(Errno::ENOBUFS);
+        if let Some(old) = routes.iter_mut().find(|old| old.is_same(&route)) {
+            *old = route;
+        } else {
+            if routes.len() >= MOST_ROUTES {
+                return Err(Errno::ENOBUFS);
+            }
+            routes.try_reserve(1)?;
+            // The longest prefix comes first, then the least metric.
+            let key = |it: &RouteEntry| (u8::MAX - it.prefix.bits(), it.metric);
+            let at = routes.partition_point(|other| key(other) <= key(&route));
+            routes.insert(at, route);
         }
-        routes.try_reserve(1)?;
-        // The longest prefix comes first.
-        let at = routes.partition_point(|other| other.prefix.bits() >= prefix.bits());
-        let entry = RouteEntry {
-            prefix,
-            interface: index,
-            gateway,
-        };
-        routes.insert(at, entry);
         drop(routes);
-        self.generation.fetch_add(1, Relaxed);
+        self.note(Change::Route(route));
         Ok(())
     }
 
@@ -253,13 +545,29 @@ impl Network {
     /// # Errors
     /// `ESRCH`.
     pub fn remove_route(&self, prefix: Prefix, index: u32) -> Result<()> {
+        self.remove_route_if(|entry| entry.prefix == prefix && entry.interface == index)
+    }
+
+    /// Removes the first route of which `is_it` is true.
+    ///
+    /// # Errors
+    /// `ESRCH`.
+    pub fn remove_route_if(&self, is_it: impl Fn(&RouteEntry) -> bool) -> Result<()> {
         let mut routes = self.routes.lock();
-        let is_it = |entry: &RouteEntry| entry.prefix == prefix && entry.interface == index;
         let at = routes.iter().position(is_it).ok_or(Errno::ESRCH)?;
-        routes.remove(at);
+        let old = routes.remove(at);
         drop(routes);
-        self.generation.fetch_add(1, Relaxed);
+        self.note(Change::NoRoute(old));
         Ok(())
+    }
+
+    /// Lists the routes: the longest prefix first, then the least metric.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn routes(&self) -> Result<Pieces<RouteEntry>> {
+        let routes = self.routes.lock();
+        Ok(Pieces::try_collect(routes.iter().copied())?)
     }
 
     /// Tells whether the address is one of this machine's.
@@ -272,10 +580,18 @@ impl Network {
     /// # Errors
     /// `ENETUNREACH`.
     pub fn route(&self, to: IpAddr) -> Result<Route> {
+        self.route_by(to, None)
+    }
+
+    /// Returns the way to `to`, by the interface `by` if one is named.
+    ///
+    /// # Errors
+    /// `ENETUNREACH`.
+    pub fn route_by(&self, to: IpAddr, by: Option<u32>) -> Result<Route> {
         let generation = self.generation.load(Relaxed);
         if self.is_own(to) {
-            let interface = self.interface(1).ok_or(Errno::ENETUNREACH)?;
-            let mtu = interface.features().mtu;
+            let interface = self.interface(LOOPBACK).ok_or(Errno::ENETUNREACH)?;
+            let mtu = interface.mtu();
             let source = address::source_for(to).unwrap_or(to);
             return Ok(Route {
                 interface,
@@ -285,17 +601,43 @@ impl Network {
                 generation,
             });
         }
-        let found = {
-            let routes = self.routes.lock();
-            routes
-                .iter()
-                .find(|entry| entry.prefix.contains(to))
-                .copied()
+        // Those that fit, in turn, until one's interface works and has a source.
+        let mut skipped = 0;
+        let (entry, interface, source) = loop {
+            let found = {
+                let routes = self.routes.lock();
+                let fits = |entry: &&RouteEntry| {
+                    let is_by = by.is_none_or(|by| entry.interface == by);
+                    entry.prefix.contains(to) && (is_by || entry.kind != RouteKind::Unicast)
+                };
+                routes.iter().filter(fits).nth(skipped).copied()
+            };
+            let entry = match found {
+                Some(entry) => entry,
+                None => self.direct(to, by)?,
+            };
+            skipped += 1;
+            match entry.kind {
+                RouteKind::Unicast => {}
+                RouteKind::Blackhole => return Err(Errno::EINVAL),
+                RouteKind::Unreachable => return Err(Errno::EHOSTUNREACH),
+                RouteKind::Prohibited => return Err(Errno::EACCES),
+            }
+            let Some(interface) = self.interface(entry.interface).filter(|it| it.is_up()) else {
+                continue;
+            };
+            let source = entry.source.or_else(|| interface.source_for(to));
+            if let Some(source) = source.or_else(|| self.far_source(&interface, to)) {
+                break (entry, interface, source);
+            }
+            if entry.is_direct() {
+                return Err(Errno::EADDRNOTAVAIL);
+            }
         };
-        let entry = found.ok_or(Errno::ENETUNREACH)?;
-        let interface = self.interface(entry.interface).ok_or(Errno::ENETUNREACH)?;
-        let source = interface.source_for(to).ok_or(Errno::ENETUNREACH)?;
-        let mtu = interface.features().mtu;
+        let mut mtu = interface.mtu();
+        if entry.mtu != 0 {
+            mtu = mtu.min(entry.mtu);
+        }
         let known = self.paths.lock().get(&to).copied();
         let mtu = match known {
             Some((least, until)) if now() < until => mtu.min(least),
@@ -303,11 +645,54 @@ impl Network {
         };
         Ok(Route {
             interface,
-            next_hop: entry.gateway.unwrap_or(to),
+            next_hop: entry.gateway.filter(|_| !is_for_many(to)).unwrap_or(to),
             source,
             mtu,
             generation,
         })
+    }
+
+    /// Returns the way to a neighbour of an interface, which may have no address yet.
+    ///
+    /// # Errors
+    /// `ENODEV`.
+    pub fn link(&self, index: u32, to: IpAddr) -> Result<Route> {
+        let interface = self.interface(index).ok_or(Errno::ENODEV)?;
+        Ok(Route {
+            next_hop: to,
+            source: interface
+                .source_for(to)
+                .unwrap_or(super::Family::of(to).unspecified()),
+            mtu: interface.mtu(),
+            generation: self.generation.load(Relaxed),
+            interface,
+        })
+    }
+
+    /// Removes the addresses of an interface and the routes by it whose time is over; returns when
+    /// the next one's will be.
+    pub fn expire(&self, index: u32, now: u64) -> Option<u64> {
+        let interface = self.interface(index)?;
+        loop {
+            let over = {
+                let addresses = interface.addresses.lock();
+                let is_over = |it: &&Address| it.valid_until.is_some_and(|until| until <= now);
+                addresses.iter().find(is_over).map(|it| it.ip)
+            };
+            let Some(ip) = over else { break };
+            let _ = self.remove_address(index, ip);
+        }
+        let is_over = |it: &RouteEntry| {
+            it.interface == index && it.valid_until.is_some_and(|until| until <= now)
+        };
+        while self.remove_route_if(is_over).is_ok() {}
+        let address = {
+            let addresses = interface.addresses.lock();
+            addresses.iter().filter_map(|it| it.valid_until).min()
+        };
+        let routes = self.routes.lock();
+        let own = routes.iter().filter(|it| it.interface == index);
+        own.filter_map(|it| it.valid_until).chain(address).min()
     }
 
     /// Tells whether a route still follows from the configuration.
@@ -349,15 +734,22 @@ impl Network {
             fragments.expire(now);
             fragments.next()
         };
-        let count = self.interfaces.lock().len() as u32;
-        for interface in (1..=count).filter_map(|index| self.interface(index)) {
+        next = match (next, self.expire_addresses(now)) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        for interface in self.interfaces_from(LOOPBACK + 1) {
             let (questions, gone, due) = interface.neighbours.lock().expire(now);
             for question in questions {
                 self.ask(&interface, question);
             }
-            for neighbour in gone {
+            for (neighbour, waiting) in gone {
+                self.note_quietly(Change::NoNeighbour(interface.index(), neighbour));
+                for packet in waiting {
+                    self.refuse_waiting(&packet);
+                }
                 if let Some(upper) = self.upper() {
-                    upper.report(Report::silent(neighbour));
+                    upper.report(Report::silent(neighbour), &[]);
                 }
             }
             next = match (next, due) {

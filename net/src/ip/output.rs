@@ -1,7 +1,7 @@
 //! Packets that are sent: headers, checksums, fragments, the neighbour's address.
 
 use core::{
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     sync::atomic::Ordering::Relaxed,
 };
 
@@ -12,10 +12,12 @@ use smoltcp::wire::{Ipv4Packet, Ipv6Packet};
 use super::{
     ICMP_V6,
     ethernet::{self, Arp, Discovery},
+    interface::Interface,
     neighbours::{Answer, Question},
-    network::{Interface, Network, Route},
+    network::{Network, Route},
 };
 use crate::{
+    counters::Counter,
     link::Mac,
     packet::{Checksum, Head, Packet, Sum},
     timer::now,
@@ -114,12 +116,14 @@ impl Network {
         if is_cut && data.len() > features.cuts as usize {
             return Err(Errno::EMSGSIZE);
         }
+        let counts = !route.interface.is_loopback();
         let mut checksum = Checksum::Right;
         if let Some(at) = sending.checksum {
             let mut sum = pseudo_sum(sending.from, sending.to, sending.protocol, len);
             let wanted = features.checksums && (fits || is_cut);
             let value = match wanted {
                 true => {
+                    Counter::sums_left_to_device.add(u64::from(counts));
                     let from = header as u16;
                     checksum = Checksum::Wanted {
                         from,
@@ -128,6 +132,7 @@ impl Network {
                     sum.partial()
                 }
                 false => {
+                    Counter::sums_made.add(1);
                     head.as_mut_slice()[at..at + 2].fill(0);
                     sum.add(head.as_slice());
                     sum.add_slices(&data);
@@ -141,6 +146,9 @@ impl Network {
             head.as_mut_slice()[at..at + 2].copy_from_slice(&value.to_be_bytes());
         }
         let ident = self.idents.fetch_add(1, Relaxed) as u32;
+        if is_cut {
+            Counter::segments_cut.add(data.len().div_ceil(cut.into()) as u64);
+        }
         if fits || is_cut {
             let whole = Part {
                 ident,
@@ -187,6 +195,7 @@ impl Network {
             let mut head = Head::default();
             push_header(&mut head, &sending, n, part);
             offset += n;
+            Counter::ip_fragments_sent.add(1);
             let packet = Packet {
                 head,
                 data,
@@ -198,11 +207,27 @@ impl Network {
         Ok(())
     }
 
+    /// Sends a packet whose header of IP is at the beginning of `head`.
+    pub(crate) fn send_made(&self, route: &Route, to: IpAddr, head: Head, data: Aggregate) {
+        let packet = Packet {
+            head,
+            data,
+            checksum: Checksum::Right,
+            cut: 0,
+        };
+        self.transmit(route, to, packet);
+    }
+
     /// Hands a packet with its IP header to the device, with the link's header before it.
     fn transmit(&self, route: &Route, to: IpAddr, mut packet: Packet) {
         let interface = &*route.interface;
+        if !interface.is_loopback() {
+            Counter::ip_sent.add(1);
+            Counter::ip_sent_v6.add(to.is_ipv6().into());
+            Counter::ip_sent_bytes.add(packet.len() as u64);
+        }
         let Some(own) = interface.features().mac else {
-            interface.device().send(packet);
+            interface.transmit(packet);
             return;
         };
         let kind = if to.is_ipv4() {
@@ -226,7 +251,7 @@ impl Network {
             *at += ethernet::HEADER as u16;
         }
         if for_many {
-            interface.device().send(packet);
+            interface.transmit(packet);
             return;
         }
         let answer = interface
@@ -287,7 +312,7 @@ impl Network {
         arp.write(packet.head.push(ethernet::ARP_LEN));
         let header = packet.head.push(ethernet::HEADER);
         ethernet::write_header(header, to, arp.from_mac, ethernet::ARP);
-        interface.device().send(packet);
+        interface.transmit(packet);
     }
 
     pub(super) fn send_discovery(
@@ -298,6 +323,21 @@ impl Network {
         to: IpAddr,
         message: Discovery,
     ) {
+        let mut bytes = [0; ethernet::DISCOVERY_LEN];
+        let bytes = &mut bytes[..message.len()];
+        message.write(bytes);
+        self.send_on_link(interface, mac, from, to, bytes);
+    }
+
+    /// Sends a message of ICMP for IPv6, which gets its checksum, to a machine on the link.
+    fn send_on_link(
+        &self,
+        interface: &Interface,
+        mac: Mac,
+        from: IpAddr,
+        to: IpAddr,
+        message: &[u8],
+    ) {
         let Some(own) = interface.features().mac else {
             return;
         };
@@ -305,9 +345,9 @@ impl Network {
             checksum: Checksum::Right,
             ..Packet::default()
         };
-        let bytes = packet.head.push(ethernet::DISCOVERY_LEN);
-        message.write(bytes);
-        let mut sum = pseudo_sum(from, to, ICMP_V6, ethernet::DISCOVERY_LEN);
+        let bytes = packet.head.push(message.len());
+        bytes.copy_from_slice(message);
+        let mut sum = pseudo_sum(from, to, ICMP_V6, message.len());
         sum.add(bytes);
         bytes[2..4].copy_from_slice(&sum.finish().to_be_bytes());
         let sending = Sending {
@@ -325,14 +365,43 @@ impl Network {
         push_header(&mut packet.head, &sending, 0, whole);
         let header = packet.head.push(ethernet::HEADER);
         ethernet::write_header(header, mac, own, ethernet::IPV6);
-        interface.device().send(packet);
+        interface.transmit(packet);
+    }
+
+    /// Asks the machines on an interface's link whether one of them has an address (RFC 4862 5.4).
+    pub fn ask_for_owner(&self, index: u32, target: Ipv6Addr) {
+        let Some(interface) = self.interface(index) else {
+            return;
+        };
+        let question = Discovery {
+            is_answer: false,
+            is_solicited: false,
+            target,
+            mac: None,
+        };
+        let group = IpAddr::from(ethernet::solicited_group(target));
+        let (mac, none) = (ethernet::group_mac(group), Ipv6Addr::UNSPECIFIED.into());
+        self.send_discovery(&interface, mac, none, group, question);
+    }
+
+    /// Asks the routers on an interface's link for an advertisement (RFC 4861 6.3.7).
+    pub fn ask_for_routers(&self, index: u32, all_routers: Ipv6Addr) {
+        let Some(interface) = self.interface(index) else {
+            return;
+        };
+        let to = IpAddr::from(all_routers);
+        let (Some(own), Some(from)) = (interface.mac(), interface.source_for(to)) else {
+            return;
+        };
+        let message = ethernet::router_solicitation(own);
+        self.send_on_link(&interface, ethernet::group_mac(to), from, to, &message);
     }
 }
 
 /// Sends a packet with the link's header to a neighbour.
 pub(super) fn send_to(interface: &Interface, mac: Mac, mut packet: Packet) {
     packet.head.as_mut_slice()[..6].copy_from_slice(&mac.0);
-    interface.device().send(packet);
+    interface.transmit(packet);
 }
 
 /// Adds the header of IP before what is in `head`, which `more` bytes follow.

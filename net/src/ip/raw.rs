@@ -118,6 +118,18 @@ impl Packet {
         Ok(bytes)
     }
 
+    /// Returns the payload.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn bytes_without_header(&self) -> Result<Aggregate> {
+        let mut bytes = Aggregate::new();
+        bytes.fill_from(&mut BytesSource::new(self.start()), self.start_len)?;
+        let mut rest = self.rest.clone();
+        bytes.join(&mut rest)?;
+        Ok(bytes)
+    }
+
     fn header(&self, from: Ipv4Addr, to: Ipv4Addr) -> [u8; HEADER_V4] {
         let mut header = [0; HEADER_V4];
         header[0] = 0x45;

@@ -132,7 +132,7 @@ impl Device for End {
     }
 
     #[allow(clippy::disallowed_methods, reason = "tests on the host")]
-    fn send(&self, packet: Packet) {
+    fn send(&self, packet: Packet) -> bool {
         let mut bytes = vec![0; packet.len()];
         packet.peek(0, &mut bytes);
         let mut state = self.way.state.lock();
@@ -140,7 +140,7 @@ impl Device for End {
         let is_cut = trouble.cut > 0 && now() / trouble.cut % 2 == 1;
         if state.one_of(trouble.lost) || is_cut {
             state.dropped += 1;
-            return;
+            return true;
         }
         // Ethernet has a checksum of its own.
         let is_ip = bytes[12..14] != [8, 6];
@@ -169,5 +169,6 @@ impl Device for End {
                 self.way.state.lock().packets.push((time, arrived));
             }
         }
+        true
     }
 }

@@ -112,17 +112,19 @@ impl Device for Loopback {
         }
     }
 
-    fn send(&self, mut packet: Packet) {
+    fn send(&self, mut packet: Packet) -> bool {
         packet.checksum = Checksum::Right;
         let bytes = packet.len();
         let mut first = [0];
         packet.peek(0, &mut first);
         let mut packets = self.packets.lock();
-        if packets.len() < MOST && packets.try_reserve(1).is_ok() {
+        let has_room = packets.len() < MOST && packets.try_reserve(1).is_ok();
+        if has_room {
             packets.push_back(packet);
             drop(packets);
             count_packet(first[0] >> 4 == 6, bytes);
         }
+        has_room
     }
 }
 

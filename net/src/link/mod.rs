@@ -1,6 +1,7 @@
 //! Links: what carries packets.
 //!
 //! - this file: [`Device`], which a driver implements;
+//! - [`Taps`] (`taps`): those that see all packets;
 //! - `loopback`: the device whose packets arrive where they were sent;
 //! - [`bad`]: a simulated link between two machines, for tests.
 
@@ -9,8 +10,10 @@ use crate::packet::Packet;
 #[cfg(not(target_os = "none"))]
 pub mod bad;
 mod loopback;
+mod taps;
 
 pub use loopback::{Loopback, count_packet};
+pub use taps::{Direction, Tap, Taps};
 
 /// An address of a device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -46,6 +49,19 @@ pub trait Device: Send + Sync {
     /// Returns what it can do.
     fn features(&self) -> Features;
 
-    /// Sends a packet, or drops it if there is no room. Never sleeps for long.
-    fn send(&self, packet: Packet);
+    /// Sends a packet, or drops it if there is no room; returns false then. Never sleeps for long.
+    fn send(&self, packet: Packet) -> bool;
+
+    /// Tells whether its link is there.
+    fn has_carrier(&self) -> bool {
+        true
+    }
+
+    /// Lets it receive packets for other machines, too, or not.
+    fn set_promiscuous(&self, _is_wanted: bool) {}
+
+    /// Returns the kind by which netlink tells of it; empty for a card.
+    fn kind(&self) -> &'static str {
+        ""
+    }
 }

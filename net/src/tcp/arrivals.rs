@@ -337,7 +337,7 @@ impl Tcp {
             }
             Trouble::Refused => connection.act(self, |block, _| block.be_refused()),
             // The timers find out whether that lasts.
-            Trouble::Unreachable => {}
+            Trouble::Unreachable | Trouble::Other => {}
         }
     }
 }

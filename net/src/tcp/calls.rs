@@ -114,7 +114,8 @@ impl Socket {
         }
         frame::check_not_scarce()?;
         let to = ip::destination(to);
-        let route = self.tcp.way(to.ip())?;
+        let interface = self.inner().options.interface;
+        let route = self.tcp.way(to.ip(), interface)?;
         let source = match &route {
             Some(route) => route.source,
             // An interface's own address talks to itself.

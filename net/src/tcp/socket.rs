@@ -8,7 +8,11 @@ use abi::Errno;
 use nucleus::sync::{Rank, SpinGuard, SpinLock};
 use vm::account::Account;
 
-use super::{Pair, Tcp, block::Settings, connection::Connection};
+use super::{
+    Pair, Tcp,
+    block::{Info, Settings},
+    connection::Connection,
+};
 use crate::{
     Family, Waits,
     ports::{Hold, NameOptions},
@@ -24,6 +28,8 @@ pub const RECEIVE_BUFFER: usize = 128 * 1024;
 /// The options of `setsockopt` on which the protocol acts.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
+    /// The number of the only interface that its packets use (`SO_BINDTODEVICE`); 0 for all.
+    pub interface: u32,
     pub name: NameOptions,
     /// Bytes.
     pub send_buffer: usize,
@@ -42,6 +48,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
+            interface: 0,
             name: NameOptions::default(),
             send_buffer: SEND_BUFFER,
             receive_buffer: RECEIVE_BUFFER,
@@ -229,6 +236,13 @@ impl Socket {
             sent: outbound.map_or(0, |status| status.added),
             received: inbound.map_or(0, |status| status.added),
         }
+    }
+
+    /// Returns how its connection does; `None` if that needs no packets, or is not there.
+    pub fn info(&self) -> Option<Info> {
+        let line = self.inner().line.clone()?;
+        let now = crate::timer::now();
+        Some(line.with(|block| block.info(now)))
     }
 
     /// Takes the pending error, which is reported once.

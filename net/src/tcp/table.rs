@@ -84,12 +84,16 @@ impl Tcp {
         self.by_packets.store(by_packets, Relaxed);
     }
 
-    /// Returns the way of a connection to `to`; `None` if its ends are joined without packets.
-    pub(super) fn way(&self, to: IpAddr) -> Result<Option<Route>> {
+    /// Returns the way of a connection to `to`, by an interface unless that is 0; `None` if its
+    /// ends are joined without packets.
+    pub(super) fn way(&self, to: IpAddr, interface: u32) -> Result<Option<Route>> {
         let is_short = self.network.is_own(to) && !self.by_packets.load(Relaxed);
         match is_short {
             true => Ok(None),
-            false => self.network.route(to).map(Some),
+            false => {
+                let by = (interface != 0).then_some(interface);
+                self.network.route_by(to, by).map(Some)
+            }
         }
     }
 

@@ -115,11 +115,12 @@ impl Device for Tap {
         }
     }
 
-    fn send(&self, packet: Packet) {
+    fn send(&self, packet: Packet) -> bool {
         let mut bytes = vec![0; packet.len()];
         packet.peek(0, &mut bytes);
         let kept = (bytes, packet.checksum, packet.cut);
         self.sent.lock().unwrap().push(kept);
+        true
     }
 }
 

@@ -36,8 +36,8 @@ pub fn debug(options: &options::Debug) -> Result<u8> {
     machine.extra.extend(["-S", "-gdb"].map(String::from));
     machine
         .extra
-        .push(format!("tcp:127.0.0.1:{}", options.port));
-    let target = format!("target remote 127.0.0.1:{}", options.port);
+        .push(format!("tcp:127.0.0.1:{}", options.gdb_port));
+    let target = format!("target remote 127.0.0.1:{}", options.gdb_port);
     if !options.gdb {
         eprintln!("The guest waits for gdb. In another terminal:\n");
         eprintln!("    gdb {} -ex '{target}'\n", kernel.display());
@@ -47,7 +47,7 @@ pub fn debug(options: &options::Debug) -> Result<u8> {
         return attend(&machine, &kernel, console, None, false);
     }
     let (mut guest, input, mut output) = Guest::start(&machine, false)?;
-    let path: PathBuf = std::env::temp_dir().join(format!("causeway-console-{}", options.port));
+    let path: PathBuf = std::env::temp_dir().join(format!("causeway-console-{}", options.gdb_port));
     let mut file =
         File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
     std::thread::spawn(move || std::io::copy(&mut output, &mut file));

@@ -26,6 +26,7 @@ mod install;
 mod launch;
 mod linux;
 mod log;
+mod net;
 mod options;
 mod outcome;
 mod profile;

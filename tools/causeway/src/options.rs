@@ -15,6 +15,7 @@ use crate::disk::Disk;
 use crate::image;
 use crate::install;
 use crate::launch::Launch;
+use crate::net;
 use crate::outcome;
 use crate::profile::Detail;
 use crate::project;
@@ -107,6 +108,8 @@ pub struct Guest {
     /// prepared; it becomes the last disk
     #[arg(long = "swap", value_name = "SIZE|FILE")]
     pub swap: Option<Swap>,
+    #[command(flatten)]
+    pub net: net::Options,
     /// What `uname -r` gives in the guest [default: 6.1.0-causeway]
     #[arg(long, value_name = "STRING")]
     pub release: Option<String>,
@@ -179,7 +182,8 @@ impl Guest {
             }
             None => qemu::memory_for(size),
         };
-        let mut append = self.options();
+        let mut append = self.net.kernel()?;
+        append.extend(self.options());
         if !self.no_entropy && accelerator != Accelerator::Icount {
             append.push(qemu::seed()?);
         }
@@ -211,7 +215,7 @@ impl Guest {
             root,
             command_line: console.command_line(&append, command),
         };
-        Ok(self.with(boot, memory, accelerator, &disks, &shares))
+        self.with(boot, memory, accelerator, &disks, &shares)
     }
 
     /// The options for the kernel's command line that do not depend on the machine.
@@ -229,7 +233,7 @@ impl Guest {
         let memory = memory.unwrap_or_else(|| qemu::memory_for(0));
         qemu::at_least(&memory, qemu::LEAST_OF_IMAGE, "")?;
         let boot = Boot::Image(image.into());
-        Ok(self.with(boot, memory, accelerator, &self.disks, &self.shares))
+        self.with(boot, memory, accelerator, &self.disks, &self.shares)
     }
 
     /// The machine that boots so, with these disks and shares.
@@ -240,10 +244,10 @@ impl Guest {
         accelerator: Accelerator,
         disks: &[Disk],
         shares: &[Share],
-    ) -> Machine {
+    ) -> Result<Machine> {
         let shares = (0..).zip(shares);
         let disks = (0..).zip(disks);
-        Machine {
+        Ok(Machine {
             boot,
             cpus: self.smp,
             memory,
@@ -253,9 +257,10 @@ impl Guest {
             extra: shares
                 .flat_map(|(number, share)| share.qemu(number))
                 .chain(disks.flat_map(|(number, disk)| disk.qemu(number)))
+                .chain(self.net.qemu(self.smp)?)
                 .chain(self.qemu.iter().cloned())
                 .collect(),
-        }
+        })
     }
 }
 
@@ -360,7 +365,7 @@ pub struct Debug {
     pub guest: Guest,
     /// The TCP port of this machine that gdb connects to
     #[arg(long, default_value_t = 1234)]
-    pub port: u16,
+    pub gdb_port: u16,
     /// Start gdb in this terminal; the guest's console output goes to a file
     #[arg(long)]
     pub gdb: bool,

@@ -42,6 +42,7 @@ mod movement;
 mod names;
 mod narrow;
 mod netlink;
+mod network;
 mod other_memory;
 mod passing;
 mod pidfd;
@@ -106,7 +107,7 @@ fn main() {
         movement::blocked, movement::calls, movement::churned, movement::files,
         movement::refused, movement::waiting, passing,
         passing::chains, passing::places, polling, udp_lite,
-        netlink, inet::connections, inet::reading, inet::ports, inet::accepting,
+        netlink, network, inet::connections, inet::reading, inet::ports, inet::accepting,
         inet::datagrams, inet::raw, inet::options, unix_sockets::streams,
         unix_sockets::looking, unix_sockets::names, unix_sockets::packets,
         unix_sockets::rights, unix_sockets::options, epoll, events, inotify, disks, bus, entries,

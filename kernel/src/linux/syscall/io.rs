@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     process::files::OpenFile,
-    socket::{SocketFile, inet::interface},
+    socket::{SocketFile, inet},
 };
 
 pub(super) const CALLS: &[SystemCall] = &[
@@ -206,7 +206,7 @@ fn control(call: &mut Call<'_>) -> Result<usize> {
         _ => match open.file().ioctl(command, argument) {
             // Any socket answers questions about interfaces.
             Err(Errno::ENOTTY) if SocketFile::of(&open).is_ok() => {
-                return interface::ioctl(command, argument, call.own.compatible_call);
+                return inet::ioctl::ioctl(command, argument, call.own.compatible_call);
             }
             Err(Errno::ENOTTY) => return of_any_file(&open, command, argument),
             result => return result,

@@ -18,6 +18,7 @@ use abi::{
 use nucleus::{VirtAddr, user};
 
 use super::{Call, FlagSet, SystemCall, call, choice, flag_set, note_unsupported};
+use crate::bpf::Use;
 use crate::process::seccomp::{self, Program};
 
 const OPERATIONS: FlagSet = choice!(
@@ -94,7 +95,7 @@ fn add_filter(call: &mut Call<'_>, flags: u32, at: VirtAddr) -> Result<usize> {
         let [count, first]: [u64; 2] = user::read(at)?;
         (count as u16, first)
     };
-    let program = Program::new(usize::from(count), |n| {
+    let program = Program::new(Use::Seccomp, usize::from(count), |n| {
         user::read(VirtAddr((first as usize).wrapping_add(n * 8))).map_err(|_| Errno::EFAULT)
     })?;
     let trusted = call.credentials().may(raw::CAP_SYS_ADMIN);

@@ -52,7 +52,10 @@ pub(super) fn getsockopt(call: &mut Call<'_>) -> Result<usize> {
     let room: i32 = call.read(4)?;
     let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;
     let compatible = call.own.compatible_call;
-    let answer = if level == SOL_SOCKET && READABLE.unknown(name.into()) == 0 {
+    let mut given = || call.read(3);
+    let answer = if let Some(answer) = socket.exchange_option(level, name, &mut given) {
+        answer
+    } else if level == SOL_SOCKET && READABLE.unknown(name.into()) == 0 {
         common::get(&**socket, name, compatible)
     } else {
         socket.option(level, name)

@@ -24,9 +24,7 @@ use vm::account::{Charge, Kind};
 use super::signal::looks;
 use super::{LogLimit, Pid, Thread};
 
-mod program;
-
-pub use program::{DATA_WORDS, Program};
+pub use crate::bpf::{DATA_WORDS, Program};
 
 /// Instructions of all filters of a thread together; each filter counts [`OVERHEAD`] more.
 const MOST_INSTRUCTIONS: usize = 32 << 10;

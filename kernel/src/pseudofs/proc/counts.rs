@@ -1,6 +1,6 @@
 //! `/proc/net/snmp`, `snmp6` and `netstat`: the counters of the protocols.
 //!
-//! Events without a counter cannot happen on the loopback interface, and are 0.
+//! Events without a counter are 0.
 
 use abi::Result;
 use fs::pseudofs::Text;
@@ -53,10 +53,18 @@ fn icmp_messages() -> i64 {
 /// `/proc/net/snmp`.
 pub fn snmp(out: &mut Text) -> Result<()> {
     let packets = v4(Counter::loopback_packets, Counter::loopback_packets_v6);
+    let received = packets + v4(Counter::ip_received, Counter::ip_received_v6);
+    let refused = total(Counter::ip_refused);
     lines(out, "Ip", IP, |name| match name {
         "Forwarding" => 2,
         "DefaultTTL" => 64,
-        "InReceives" | "InDelivers" | "OutRequests" => packets,
+        "InReceives" => received,
+        "InAddrErrors" => refused,
+        "InDelivers" => (received - refused).max(0),
+        "OutRequests" => packets + v4(Counter::ip_sent, Counter::ip_sent_v6),
+        "ReasmReqds" => total(Counter::ip_fragments_received),
+        "ReasmOKs" => total(Counter::ip_reassembled),
+        "FragCreates" => total(Counter::ip_fragments_sent),
         _ => 0,
     });
     let unreachable = v4(Counter::udp_no_port, Counter::udp_no_port_v6);
@@ -104,6 +112,7 @@ pub fn snmp(out: &mut Text) -> Result<()> {
         "EstabResets" => total(Counter::tcp_established_resets),
         "CurrEstab" => established,
         "InSegs" | "OutSegs" => total(Counter::tcp_segments),
+        "RetransSegs" => total(Counter::tcp_segments_repeated),
         "OutRsts" => total(Counter::tcp_resets_sent),
         _ => 0,
     });
@@ -120,14 +129,16 @@ pub fn snmp(out: &mut Text) -> Result<()> {
 /// `/proc/net/snmp6`.
 pub fn snmp6(out: &mut Text) {
     let packets = total(Counter::loopback_packets_v6);
+    let received = packets + total(Counter::ip_received_v6);
+    let sent = packets + total(Counter::ip_sent_v6);
     let unreachable = total(Counter::udp_no_port_v6);
     let messages = total(Counter::icmp6_messages) + unreachable;
     let requests = total(Counter::icmp6_echo_requests);
     let replies = total(Counter::icmp6_echo_replies);
     for (name, value) in [
-        ("Ip6InReceives", packets),
-        ("Ip6InDelivers", packets),
-        ("Ip6OutRequests", packets),
+        ("Ip6InReceives", received),
+        ("Ip6InDelivers", received),
+        ("Ip6OutRequests", sent),
         ("Icmp6InMsgs", messages),
         ("Icmp6OutMsgs", messages),
         ("Icmp6InDestUnreachs", unreachable),
@@ -153,8 +164,35 @@ pub fn netstat(out: &mut Text) {
     });
     let packets = v4(Counter::loopback_packets, Counter::loopback_packets_v6);
     lines(out, "IpExt", IP_EXT, |name| match name {
-        "InOctets" | "OutOctets" => total(Counter::loopback_bytes),
+        "InOctets" => total(Counter::loopback_bytes) + total(Counter::ip_received_bytes),
+        "OutOctets" => total(Counter::loopback_bytes) + total(Counter::ip_sent_bytes),
         "InNoECTPkts" => packets,
         _ => 0,
     });
+}
+
+/// `/proc/causeway/network`: bytes by direction, checksums by whom, segments that were cut.
+pub fn network(out: &mut Text) {
+    for (name, counter) in [
+        ("sent_bytes_passed", Counter::ip_sent_bytes),
+        ("received_bytes_passed", Counter::ip_received_bytes),
+        ("loopback_bytes", Counter::loopback_bytes),
+        ("sums_made_by_kernel", Counter::sums_made),
+        ("sums_made_by_device", Counter::sums_left_to_device),
+        ("sums_checked_by_kernel", Counter::sums_checked),
+        ("sums_checked_by_device", Counter::sums_checked_by_device),
+        ("segments_cut_by_device", Counter::segments_cut),
+        ("segments_repeated", Counter::tcp_segments_repeated),
+        ("fragments_sent", Counter::ip_fragments_sent),
+        ("fragments_received", Counter::ip_fragments_received),
+        ("packets_reassembled", Counter::ip_reassembled),
+    ] {
+        writeln!(out, "{name} {}", total(counter));
+    }
+    // What is copied between programs and the kernel, by call.
+    for (call, bytes) in vm::moved_bytes() {
+        for (way, bytes) in vm::MOVED_NAMES.iter().zip(bytes) {
+            writeln!(out, "{call}_{way} {bytes}");
+        }
+    }
 }

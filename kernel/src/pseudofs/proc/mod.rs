@@ -31,7 +31,7 @@ use fs::{
     pseudofs::{self, Entry, Table},
 };
 
-use super::link;
+use super::{link, shown};
 use crate::process::thread;
 
 /// Returns the process whose directory a vnode is.
@@ -55,7 +55,10 @@ pub fn root(causeway: &[(&'static str, fn() -> Entry)]) -> Arc<dyn Vnode> {
             "thread-self",
             own(|thread| format!("{}/task/{}", thread.process().pid(), thread.tid())),
         )
-        .with("causeway", Entry::directory(causeway::directory(causeway)))
+        .with(
+            "causeway",
+            Entry::directory(causeway::directory(causeway).with("network", shown(counts::network))),
+        )
         .with("net", link("self/net"))
         .with("sys", Entry::directory(sys::directory()))
         .with("sysvipc", Entry::directory(sysvipc::directory()));

@@ -1,15 +1,19 @@
-//! `/proc/net`: sockets, the loopback interface and its addresses; `/proc/sys/net`.
+//! `/proc/net`: sockets, interfaces, their addresses, routes and neighbours; `/proc/sys/net`.
 
-use alloc::format;
+use alloc::{format, string::String, vec::Vec};
 use core::{
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::atomic::Ordering::Relaxed,
 };
 
-use abi::Result;
+use abi::{Errno, Result};
 use fs::pseudofs::{Entry, Table, Text};
-use net::counters::Counter;
-use net::{Family, datagram::Protocol, tcp};
+use net::{
+    Family,
+    datagram::Protocol,
+    ip::{AddressState, Interface, RouteKind, scope_of},
+    tcp,
+};
 
 use super::{
     super::{shown, value},
@@ -18,8 +22,8 @@ use super::{
 };
 use crate::socket::{
     self,
-    inet::{stack, state_number},
-    netlink, unix,
+    inet::{PING_GROUPS, interface, stack, state_number},
+    netlink, packet, unix,
 };
 
 /// Raw sockets of all numbers.
@@ -28,6 +32,8 @@ const RAW: Protocol = Protocol::Raw(0);
 /// `/proc/PID/net`: the same for all, since there is one network.
 pub fn directory() -> Table {
     let datagrams = [
+        ("icmp", Family::V4, Protocol::Ping),
+        ("icmp6", Family::V6, Protocol::Ping),
         ("raw", Family::V4, RAW),
         ("raw6", Family::V6, RAW),
         ("udp", Family::V4, Protocol::Udp),
@@ -36,13 +42,18 @@ pub fn directory() -> Table {
         ("udplite6", Family::V6, Protocol::UdpLite),
     ];
     let table = Table::new()
-        .with("arp", shown(arp))
+        .with("arp", Entry::text(arp))
         .with("dev", shown(dev))
-        .with("if_inet6", shown(if_inet6))
-        .with("ipv6_route", shown(ipv6_route))
+        .with("dev_mcast", shown(dev_mcast))
+        .with("if_inet6", Entry::text(if_inet6))
+        .with("igmp", Entry::text(igmp))
+        .with("igmp6", shown(igmp6))
+        .with("ipv6_route", Entry::text(ipv6_route))
         .with("netlink", shown(netlink_sockets))
         .with("netstat", shown(counts::netstat))
-        .with("route", shown(route))
+        .with("packet", shown(packet_sockets))
+        .with("pnp", Entry::text(pnp))
+        .with("route", Entry::text(route))
         .with("snmp", Entry::text(counts::snmp))
         .with("snmp6", shown(counts::snmp6))
         .with("sockstat", Entry::text(sockstat))
@@ -61,6 +72,27 @@ pub fn directory() -> Table {
                 Entry::text(move |out| datagram_sockets(out, family, protocol)),
             )
         })
+}
+
+/// The servers for names, as `/etc/resolv.conf` has them.
+fn pnp(out: &mut Text) -> Result<()> {
+    let resolver = stack().configurator().resolver()?;
+    match resolver.told_by {
+        Some(_) => writeln!(out, "#PROTO: DHCP"),
+        None => writeln!(out, "#MANUAL"),
+    }
+    if let Ok(domain) = core::str::from_utf8(&resolver.domain)
+        && !domain.is_empty()
+    {
+        writeln!(out, "domain {domain}");
+    }
+    for server in &resolver.servers {
+        writeln!(out, "nameserver {server}");
+    }
+    if let Some(server) = resolver.told_by {
+        writeln!(out, "bootserver {server}");
+    }
+    Ok(())
 }
 
 /// Ends a line that Linux fills with spaces to `width` bytes.
@@ -138,7 +170,13 @@ fn tcp_sockets(out: &mut Text, family: Family) -> Result<()> {
                 3,
                 entry.left / (1_000_000_000 / u64::from(crate::process::CLOCK_TICKS)),
             ),
-            _ => (0, 0),
+            _ => match entry.socket.as_ref().and_then(|socket| socket.info()) {
+                Some(info) => (
+                    info.timer.into(),
+                    info.timer_left / (1_000_000_000 / u64::from(crate::process::CLOCK_TICKS)),
+                ),
+                None => (0, 0),
+            },
         };
         let (user, inode) = summary.map_or((0, 0), |s| (s.options.name.user, s.options.name.tag));
         write!(
@@ -189,6 +227,28 @@ fn datagram_sockets(out: &mut Text, family: Family, protocol: Protocol) -> Resul
     Ok(())
 }
 
+fn packet_sockets(out: &mut Text) {
+    writeln!(
+        out,
+        "sk               RefCnt Type Proto  Iface R Rmem   User   Inode "
+    );
+    packet::list(|entry| {
+        writeln!(
+            out,
+            "{:016x} {:<6} {:<4} {:04x}   {:<5} {} {:<6} {:<6} {:<6}",
+            0,
+            2,
+            entry.kind,
+            entry.protocol,
+            entry.interface,
+            1,
+            entry.waiting,
+            entry.owner,
+            entry.inode
+        );
+    });
+}
+
 fn netlink_sockets(out: &mut Text) {
     writeln!(
         out,
@@ -206,47 +266,248 @@ fn netlink_sockets(out: &mut Text) {
 }
 
 fn dev(out: &mut Text) {
-    let bytes = Counter::loopback_bytes.total();
-    let packets = Counter::loopback_packets.total();
     writeln!(
         out,
         "Inter-|   Receive                                                |  Transmit\n \
          face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs \
          drop fifo colls carrier compressed"
     );
-    writeln!(
-        out,
-        "    lo: {bytes:7} {packets:7}    0    0    0     0          0         0 {bytes:8} \
-         {packets:7}    0    0    0     0       0          0"
-    );
+    for it in stack().network().interfaces() {
+        let counts = interface::traffic(&it);
+        write!(out, "{:>6}: ", text(&it));
+        writeln!(
+            out,
+            "{:7} {:7} {:4} {:4}    0     0          0 {:9} {:8} {:7} {:4} {:4}    0     0       0 \
+             {:10}",
+            counts.received_bytes,
+            counts.received_packets,
+            counts.received_errors,
+            counts.received_dropped,
+            counts.received_multicast,
+            counts.sent_bytes,
+            counts.sent_packets,
+            counts.sent_errors,
+            counts.sent_dropped,
+            0
+        );
+    }
 }
 
-fn route(out: &mut Text) {
+/// The name of an interface. Programs choose it of any bytes but a few.
+fn text(interface: &Interface) -> String {
+    String::from_utf8_lossy(interface.name().as_bytes()).into_owned()
+}
+
+fn name_of(index: u32) -> String {
+    let found = stack().network().interface(index);
+    found.map_or(String::from("*"), |it| text(&it))
+}
+
+/// The bytes of an address as a number of this machine.
+fn word(ip: Ipv4Addr) -> u32 {
+    u32::from_ne_bytes(ip.octets())
+}
+
+fn route(out: &mut Text) -> Result<()> {
     let start = out.len();
     write!(
         out,
         "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT"
     );
     pad(out, start, 127);
+    for entry in stack().network().routes()? {
+        let IpAddr::V4(to) = entry.prefix.network() else {
+            continue;
+        };
+        let gateway = match entry.gateway {
+            Some(IpAddr::V4(gateway)) => gateway,
+            _ => Ipv4Addr::UNSPECIFIED,
+        };
+        // RTF_UP, RTF_GATEWAY, RTF_HOST, RTF_REJECT.
+        let mut flags = 1;
+        flags |= u32::from(entry.gateway.is_some()) * 2;
+        flags |= u32::from(entry.prefix.bits() == 32) * 4;
+        flags |= u32::from(entry.kind != RouteKind::Unicast) * 0x200;
+        let start = out.len();
+        write!(
+            out,
+            "{}\t{:08X}\t{:08X}\t{flags:04X}\t0\t0\t{}\t{:08X}\t{}\t0\t0",
+            name_of(entry.interface),
+            word(to),
+            word(gateway),
+            entry.metric,
+            word(interface::mask_of(entry.prefix.bits())),
+            entry.mtu
+        );
+        pad(out, start, 127);
+    }
+    Ok(())
 }
 
-fn arp(out: &mut Text) {
+fn arp(out: &mut Text) -> Result<()> {
     writeln!(
         out,
         "IP address       HW type     Flags       HW address            Mask     Device"
     );
+    for it in stack().network().interfaces() {
+        for entry in it.neighbour_list()? {
+            let IpAddr::V4(ip) = entry.ip else { continue };
+            let flags = (u32::from(entry.mac.is_some()) << 1) | (u32::from(entry.is_fixed) << 2);
+            let [a, b, c, d, e, f] = entry.mac.map_or([0; 6], |mac| mac.0);
+            let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
+            writeln!(
+                out,
+                "{:<16} 0x1         0x{flags:<10x}{mac:<20}  *        {}",
+                format!("{ip}"),
+                text(&it)
+            );
+        }
+    }
+    Ok(())
 }
 
-fn if_inet6(out: &mut Text) {
-    writeln!(out, "00000000000000000000000000000001 01 80 10 80       lo");
+fn hexadecimal(ip: Ipv6Addr) -> String {
+    format!("{:032x}", u128::from(ip))
 }
 
-fn ipv6_route(out: &mut Text) {
-    let (own, none) = (1, 0);
+fn if_inet6(out: &mut Text) -> Result<()> {
+    for it in stack().network().interfaces() {
+        for address in it.addresses()? {
+            let IpAddr::V6(ip) = address.ip else { continue };
+            // Scopes with the numbers of IPv6 inside the kernel: host, link, the world.
+            let scope = match scope_of(address.ip) {
+                254 => 0x10,
+                253 => 0x20,
+                _ => 0,
+            };
+            let flags = match address.state {
+                AddressState::Valid if address.valid_until.is_none() => 0x80,
+                AddressState::Valid => 0,
+                AddressState::Tentative => 0xc0,
+                AddressState::Duplicate => 0xc8,
+            };
+            writeln!(
+                out,
+                "{} {:02x} {:02x} {scope:02x} {flags:02x} {:>8}",
+                hexadecimal(ip),
+                it.index(),
+                address.prefix.bits(),
+                text(&it)
+            );
+        }
+    }
+    Ok(())
+}
+
+fn ipv6_route(out: &mut Text) -> Result<()> {
+    let none = hexadecimal(Ipv6Addr::UNSPECIFIED);
+    let mut line = |to, bits, gateway: &str, metric: u32, flags: u32, name: &str| {
+        writeln!(
+            out,
+            "{} {bits:02x} {none} 00 {gateway} {metric:08x} 00000002 00000000 {flags:08x} {name:>8}",
+            hexadecimal(to)
+        );
+    };
+    let network = stack().network();
+    for entry in network.routes()? {
+        let IpAddr::V6(to) = entry.prefix.network() else {
+            continue;
+        };
+        let gateway = match entry.gateway {
+            Some(IpAddr::V6(gateway)) => hexadecimal(gateway),
+            _ => none.clone(),
+        };
+        let flags = 1 | (u32::from(entry.gateway.is_some()) << 1);
+        let flags = flags | (u32::from(entry.kind != RouteKind::Unicast) << 9);
+        let metric = if entry.metric == 0 { 256 } else { entry.metric };
+        let name = name_of(entry.interface);
+        line(to, entry.prefix.bits(), &gateway, metric, flags, &name);
+    }
+    for it in network.interfaces() {
+        for address in it.addresses()? {
+            // RTF_UP, RTF_NONEXTHOP, RTF_LOCAL.
+            if let IpAddr::V6(ip) = address.ip {
+                line(ip, 128, &none, 0, 0x8020_0001, &text(&it));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The groups of each interface: of IPv4, of IPv6, and as addresses of the link.
+fn visit_groups(mut visit: impl FnMut(&Interface, IpAddr, u32)) {
+    let network = stack().network();
+    network.visit_groups(|index, group, members| {
+        if let Some(interface) = network.interface(index) {
+            visit(&interface, group, members);
+        }
+    });
+}
+
+fn igmp(out: &mut Text) -> Result<()> {
     writeln!(
         out,
-        "{own:032x} 80 {none:032x} 00 {none:032x} 00000000 00000002 00000000 80200001       lo"
+        "Idx\tDevice    : Count Querier\tGroup    Users Timer\tReporter"
     );
+    for it in stack().network().interfaces() {
+        let mut groups = Vec::new();
+        groups.try_reserve(1)?;
+        groups.push((Ipv4Addr::new(224, 0, 0, 1), 1));
+        let mut result: Result<()> = Ok(());
+        visit_groups(|interface, group, members| {
+            if let (true, IpAddr::V4(group)) = (interface.index() == it.index(), group) {
+                result = result.and(groups.try_reserve(1).map_err(Into::into));
+                if groups.len() < groups.capacity() {
+                    groups.push((group, members));
+                }
+            }
+        });
+        result?;
+        writeln!(
+            out,
+            "{}\t{:<10}: {:5}      V2",
+            it.index(),
+            text(&it),
+            groups.len()
+        );
+        for (group, members) in groups {
+            writeln!(
+                out,
+                "\t\t\t\t{:08X} {members:5} 0:00000000\t\t0",
+                word(group)
+            );
+        }
+    }
+    Ok(())
+}
+
+fn igmp6(out: &mut Text) {
+    visit_groups(|interface, group, members| {
+        if let IpAddr::V6(group) = group {
+            writeln!(
+                out,
+                "{:<4} {:<15} {} {members:5} 00000004 0",
+                interface.index(),
+                text(interface),
+                hexadecimal(group)
+            );
+        }
+    });
+}
+
+fn dev_mcast(out: &mut Text) {
+    visit_groups(|interface, group, members| {
+        if interface.mac().is_some() {
+            let mac = net::ip::group_mac(group).0;
+            let mac: String = mac.iter().map(|byte| format!("{byte:02x}")).collect();
+            writeln!(
+                out,
+                "{:<4} {:<15} {members:<5} 0     {mac}",
+                interface.index(),
+                text(interface)
+            );
+        }
+    });
 }
 
 /// Sockets in use: of TCP, UDP, UDP-Lite and raw ones for each family, and those of TCP without a
@@ -296,6 +557,28 @@ fn sockstat6(out: &mut Text) -> Result<()> {
     Ok(())
 }
 
+/// `ping_group_range`: two numbers.
+fn ping_groups() -> Entry {
+    let show = |out: &mut Text| {
+        let [first, last] = [0, 1].map(|n| PING_GROUPS[n].load(Relaxed));
+        writeln!(out, "{first}\t{last}");
+    };
+    shown(show).writable(|text| {
+        let text = core::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
+        let mut numbers = text.split_whitespace().map(str::parse::<u32>);
+        let mut next = || numbers.next().and_then(|it| it.ok()).ok_or(Errno::EINVAL);
+        let (first, last) = (next()?, next()?);
+        if first.max(last) > i32::MAX as u32 {
+            return Err(Errno::EINVAL);
+        }
+        // Linux takes an empty range for none.
+        let (first, last) = if first > last { (1, 0) } else { (first, last) };
+        PING_GROUPS[0].store(first, Relaxed);
+        PING_GROUPS[1].store(last, Relaxed);
+        Ok(())
+    })
+}
+
 /// `/proc/sys/net`.
 pub fn settings() -> Table {
     let ports = net::ports::EPHEMERAL;
@@ -320,7 +603,7 @@ pub fn settings() -> Table {
         .with("ip_local_port_range", value(ports))
         .with("ip_nonlocal_bind", value("0"))
         .with("ip_unprivileged_port_start", value("1024"))
-        .with("ping_group_range", value("1\t0"))
+        .with("ping_group_range", ping_groups())
         .with("tcp_available_congestion_control", value("cubic reno"))
         .with("tcp_congestion_control", value("cubic"))
         .with("tcp_fastopen", value("0"))

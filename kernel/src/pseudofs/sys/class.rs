@@ -126,10 +126,10 @@ fn loopback() -> Table {
         .with("dormant", value("0"))
         // Up, and the loopback: the device's own flags, without those of its state.
         .with("flags", value("0x9"))
-        .with("ifindex", value(interface::INDEX))
-        .with("iflink", value(interface::INDEX))
+        .with("ifindex", value(net::ip::LOOPBACK))
+        .with("iflink", value(net::ip::LOOPBACK))
         .with("link_mode", value("0"))
-        .with("mtu", value(interface::MTU))
+        .with("mtu", value(65_536))
         .with("netdev_group", value("0"))
         .with("operstate", value("unknown"))
         .with("statistics", directory(statistics()))

@@ -9,7 +9,7 @@ use net::{
     datagram::{Datagram, ErrorReport},
 };
 
-use super::{interface, ip_options::IpOptions, name};
+use super::{interface, ip_options::IpOptions, name, stack};
 use crate::socket::{
     Common, Incoming,
     control::{Control, number},
@@ -24,6 +24,8 @@ pub struct Ancillary {
     pub service: Option<u8>,
     /// Time to live or hop limit.
     pub hops: Option<u8>,
+    /// The number of the interface where it leaves; 0 for any.
+    pub interface: u32,
 }
 
 /// Reads the control data of a message.
@@ -42,12 +44,14 @@ pub fn read(control: &Control<'_>) -> Result<Ancillary> {
             (raw::SOL_IP, raw::IP_PKTINFO) => {
                 let data = message.data.first_chunk::<12>().ok_or(Errno::EINVAL)?;
                 interface::check_index(number(data, 0) as i32)?;
+                ancillary.interface = number(data, 0);
                 let ip = Ipv4Addr::new(data[4], data[5], data[6], data[7]);
                 ancillary.from = (!ip.is_unspecified()).then_some(ip.into());
             }
             (raw::SOL_IPV6, raw::IPV6_PKTINFO) => {
                 let data = message.data.first_chunk::<20>().ok_or(Errno::EINVAL)?;
                 interface::check_index(number(data, 16) as i32)?;
+                ancillary.interface = number(data, 16);
                 let mut ip = [0; 16];
                 ip.copy_from_slice(&data[..16]);
                 let ip = Ipv6Addr::from(ip);
@@ -112,14 +116,13 @@ pub fn describe(
     if let IpAddr::V4(to) = datagram.to.ip() {
         if ip.v4(raw::IP_PKTINFO) {
             // The interface, the local address, and the destination.
-            let local = if to.is_loopback() {
-                to
-            } else {
-                Ipv4Addr::LOCALHOST
+            let local = match datagram.interface {
+                _ if stack().network().is_own(to.into()) => to.octets(),
+                index => interface::address_of(index as i32),
             };
             let mut info = [0; 12];
-            info[..4].copy_from_slice(&interface::INDEX.to_le_bytes());
-            info[4..8].copy_from_slice(&local.octets());
+            info[..4].copy_from_slice(&datagram.interface.to_le_bytes());
+            info[4..8].copy_from_slice(&local);
             info[8..].copy_from_slice(&to.octets());
             control.put(raw::SOL_IP, raw::IP_PKTINFO, &info);
         }
@@ -138,7 +141,7 @@ pub fn describe(
     if family == Family::V6 {
         let mut info = [0; 20];
         info[..16].copy_from_slice(&name::as_v6(datagram.to.ip()).octets());
-        info[16..].copy_from_slice(&interface::INDEX.to_le_bytes());
+        info[16..].copy_from_slice(&datagram.interface.to_le_bytes());
         if ip.v6(raw::IPV6_RECVPKTINFO) {
             control.put(raw::SOL_IPV6, raw::IPV6_PKTINFO, &info);
         }
@@ -173,17 +176,26 @@ pub fn take_report(
 ) -> Result<usize> {
     message.from = Some(name::write(family, Some(report.to)));
     message.answer |= raw::MSG_ERRQUEUE;
-    // `struct sock_extended_err`: by ICMP, "destination unreachable", "port".
-    let (origin, kind, code) = match report.to {
-        SocketAddr::V4(_) => (2, 3, 3),
-        SocketAddr::V6(_) => (3, 1, 4),
+    // `struct sock_extended_err`: by this machine, or by a message of either ICMP.
+    let origin = match (report.offender, report.to) {
+        (None, _) => 1,
+        (_, SocketAddr::V4(_)) => 2,
+        (_, SocketAddr::V6(_)) => 3,
     };
     let mut error = [0; 16 + 28];
     error[..4].copy_from_slice(&u32::from(report.error.number()).to_le_bytes());
-    error[4..7].copy_from_slice(&[origin, kind, code]);
-    let offender = name::write(family, Some(SocketAddr::new(report.to.ip(), 0)));
-    let end = 16 + offender.len();
-    error[16..end].copy_from_slice(offender.bytes());
+    error[4..7].copy_from_slice(&[origin, report.kind, report.code]);
+    error[8..12].copy_from_slice(&report.info.to_le_bytes());
+    let mut end = 16;
+    match report.offender {
+        Some(offender) => {
+            let offender = name::write(family, Some(SocketAddr::new(offender, 0)));
+            end += offender.len();
+            error[16..end].copy_from_slice(offender.bytes());
+        }
+        // An address of no family.
+        None => end += 16,
+    }
     let (level, kind) = match family {
         Family::V4 => (raw::SOL_IP, raw::IP_RECVERR),
         Family::V6 => (raw::SOL_IPV6, raw::IPV6_RECVERR),

@@ -1,155 +1,133 @@
-//! `lo`, the one interface, as `ioctl` and options name it.
+//! Interfaces as options and `ioctl` name them.
 
-use core::net::Ipv4Addr;
+use alloc::{sync::Arc, vec::Vec};
+use core::net::{IpAddr, Ipv4Addr};
 
-use abi::{
-    Errno, Result,
-    raw::{general::CAP_NET_ADMIN, ioctl as raw},
+use abi::{Errno, Result, raw::ioctl as raw};
+use net::{
+    counters::Counter,
+    ip::{Address, Interface, LOOPBACK, Name, Origin, Prefix},
 };
 use nucleus::{VirtAddr, user};
 
-use crate::socket::{Value, common, control::number};
+use super::stack::stack;
+use crate::socket::{Value, control::number};
 
-/// Its number.
-pub const INDEX: i32 = 1;
-/// Its name.
-pub const NAME: &[u8] = b"lo";
-/// The largest packet.
-pub const MTU: i32 = 65_536;
-/// `IFF_UP | IFF_LOOPBACK | IFF_RUNNING`.
-pub const FLAGS: u16 = 0x1 | 0x8 | 0x40;
-/// `ARPHRD_LOOPBACK`.
-const HARDWARE: u16 = 772;
 /// Packets that may wait to be sent.
 pub const QUEUE: i32 = 1000;
-/// Bytes of a `struct ifreq` of 64-bit and of 32-bit programs, and of the name in it.
+/// Bytes of the name in a `struct ifreq`.
+pub const NAME_LEN: usize = 16;
+/// Bytes of a `struct ifreq` of 64-bit and of 32-bit programs.
 const REQUEST: usize = 40;
 const REQUEST_32: usize = 32;
-const NAME_LEN: usize = 16;
 const AF_INET: u16 = 2;
 
-/// Tells whether a name that a program gives means `lo`; `lo:1` does too.
-fn is_lo(name: &[u8]) -> bool {
-    let name = name.split(|&byte| byte == 0).next().unwrap_or(&[]);
-    name.split(|&byte| byte == b':').next() == Some(NAME)
+/// The traffic of an interface.
+#[derive(Clone, Copy, Default, Debug)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Counts {
+    pub received_packets: u64,
+    pub received_bytes: u64,
+    pub received_errors: u64,
+    pub received_dropped: u64,
+    pub received_multicast: u64,
+    pub sent_packets: u64,
+    pub sent_bytes: u64,
+    pub sent_errors: u64,
+    pub sent_dropped: u64,
 }
 
-/// Returns a `struct sockaddr_in` with only an address.
-fn socket_address(ip: Ipv4Addr) -> [u8; 16] {
-    let mut bytes = [0; 16];
-    bytes[..2].copy_from_slice(&AF_INET.to_le_bytes());
-    bytes[4..8].copy_from_slice(&ip.octets());
-    bytes
+impl Counts {
+    /// The counts in the order of `struct rtnl_link_stats`.
+    pub fn in_order(&self) -> [u64; 9] {
+        [
+            self.received_packets,
+            self.sent_packets,
+            self.received_bytes,
+            self.sent_bytes,
+            self.received_errors,
+            self.sent_errors,
+            self.received_dropped,
+            self.sent_dropped,
+            self.received_multicast,
+        ]
+    }
 }
 
-/// Answers the requests of `struct ifreq` and `struct ifconf`, which every socket takes; those of a
-/// 32-bit program (`compatible`) are shorter.
+/// Returns the traffic of an interface; every packet that `lo` sends is received.
+pub fn traffic(interface: &Interface) -> Counts {
+    use core::sync::atomic::Ordering::Relaxed;
+    if interface.is_loopback() {
+        let packets = Counter::loopback_packets.total();
+        let bytes = Counter::loopback_bytes.total();
+        return Counts {
+            received_packets: packets,
+            received_bytes: bytes,
+            sent_packets: packets,
+            sent_bytes: bytes,
+            ..Counts::default()
+        };
+    }
+    let it = &interface.traffic;
+    Counts {
+        received_packets: it.received_packets.load(Relaxed),
+        received_bytes: it.received_bytes.load(Relaxed),
+        received_errors: it.receive_errors.load(Relaxed),
+        received_dropped: it.receive_dropped.load(Relaxed),
+        received_multicast: it.received_multicast.load(Relaxed),
+        sent_packets: it.sent_packets.load(Relaxed),
+        sent_bytes: it.sent_bytes.load(Relaxed),
+        sent_errors: it.send_errors.load(Relaxed),
+        sent_dropped: it.send_dropped.load(Relaxed),
+    }
+}
+
+/// Returns the interface with a number.
 ///
 /// # Errors
-/// `ENODEV` for another interface, `EPERM` or `EOPNOTSUPP` for changes, `ENOTTY` for an unknown
-/// request, `EFAULT`.
-pub fn ioctl(command: u32, argument: VirtAddr, compatible: bool) -> Result<usize> {
-    let request = if compatible { REQUEST_32 } else { REQUEST };
-    match command {
-        raw::SIOCGIFCONF => return configuration(argument, request),
-        raw::SIOCGIFNAME => return name_of(argument),
-        _ => {}
-    }
-    let mut answer = [0; REQUEST - NAME_LEN];
-    let len = match command {
-        raw::SIOCGIFFLAGS => put(&mut answer, &FLAGS.to_le_bytes()),
-        raw::SIOCGIFINDEX => put(&mut answer, &INDEX.to_le_bytes()),
-        raw::SIOCGIFMTU => put(&mut answer, &MTU.to_le_bytes()),
-        raw::SIOCGIFMETRIC => put(&mut answer, &0i32.to_le_bytes()),
-        raw::SIOCGIFTXQLEN => put(&mut answer, &QUEUE.to_le_bytes()),
-        raw::SIOCGIFHWADDR => put(&mut answer, &HARDWARE.to_le_bytes()).max(16),
-        raw::SIOCGIFMAP => request - NAME_LEN,
-        raw::SIOCGIFADDR | raw::SIOCGIFDSTADDR => {
-            put(&mut answer, &socket_address(Ipv4Addr::LOCALHOST))
-        }
-        // A loopback interface has none.
-        raw::SIOCGIFBRDADDR => put(&mut answer, &socket_address(Ipv4Addr::UNSPECIFIED)),
-        raw::SIOCGIFNETMASK => put(&mut answer, &socket_address(Ipv4Addr::new(255, 0, 0, 0))),
-        raw::SIOCSIFFLAGS
-        | raw::SIOCSIFADDR
-        | raw::SIOCSIFNETMASK
-        | raw::SIOCSIFMTU
-        | raw::SIOCSIFHWADDR
-        | raw::SIOCSIFBRDADDR
-        | raw::SIOCSIFDSTADDR => 0,
-        _ => return Err(Errno::ENOTTY),
-    };
-    let name: [u8; NAME_LEN] = user::read(argument)?;
-    if len == 0 {
-        return change(command, &name, argument);
-    }
-    if !is_lo(&name) {
-        return Err(Errno::ENODEV);
-    }
-    user::copy_out(argument + NAME_LEN, &answer[..len])?;
-    Ok(0)
+/// `ENODEV`.
+pub fn by_index(index: u32) -> Result<Arc<Interface>> {
+    stack().network().interface(index).ok_or(Errno::ENODEV)
 }
 
-fn put(to: &mut [u8], bytes: &[u8]) -> usize {
-    to[..bytes.len()].copy_from_slice(bytes);
-    bytes.len()
+/// Returns the interface with a name, which may end at a zero.
+///
+/// # Errors
+/// `ENODEV`.
+pub fn by_name(name: &[u8]) -> Result<Arc<Interface>> {
+    let name = Name::new(name).ok_or(Errno::ENODEV)?;
+    let found = stack().network().interface_by_name(name);
+    found.ok_or(Errno::ENODEV)
 }
 
-/// Handles changes to `lo`: root may set values that it has already; other changes are refused.
-fn change(command: u32, name: &[u8], argument: VirtAddr) -> Result<usize> {
-    if !common::may(CAP_NET_ADMIN) {
-        return Err(Errno::EPERM);
+/// Changes an interface's name.
+///
+/// # Errors
+/// `EEXIST`, `EOPNOTSUPP` for `lo`.
+pub fn rename(interface: &Interface, name: Name) -> Result<()> {
+    if interface.is_loopback() {
+        return Err(Errno::EOPNOTSUPP);
     }
-    if !is_lo(name) {
-        return Err(Errno::ENODEV);
-    }
-    let given: [u8; 16] = user::read(argument + NAME_LEN)?;
-    let as_it_is = match command {
-        raw::SIOCSIFFLAGS => given[0] & 1 != 0,
-        raw::SIOCSIFADDR => given[..8] == socket_address(Ipv4Addr::LOCALHOST)[..8],
-        raw::SIOCSIFNETMASK => given[4..8] == [255, 0, 0, 0],
-        raw::SIOCSIFMTU => given[..4] == MTU.to_le_bytes(),
-        _ => false,
-    };
-    if as_it_is {
-        Ok(0)
-    } else {
-        Err(Errno::EOPNOTSUPP)
-    }
+    stack().network().rename(interface.index(), name)
 }
 
-/// Writes the name of the interface with a number.
-fn name_of(argument: VirtAddr) -> Result<usize> {
-    let index: i32 = user::read(argument + NAME_LEN)?;
-    if index != INDEX {
-        return Err(Errno::ENODEV);
-    }
-    let mut name = [0; NAME_LEN];
-    name[..NAME.len()].copy_from_slice(NAME);
-    user::copy_out(argument, &name)?;
-    Ok(0)
+/// Gives an interface an address, or changes one that it has.
+///
+/// # Errors
+/// `ENOBUFS` if there are too many, `ENOMEM`.
+pub fn add_address(interface: &Interface, address: Address) -> Result<()> {
+    stack().network().put_address(interface.index(), address)
 }
 
-/// Writes all interfaces with an IPv4 address, each in `request` bytes.
-fn configuration(argument: VirtAddr, request: usize) -> Result<usize> {
-    let room: i32 = user::read(argument)?;
-    let buffer: usize = if request == REQUEST_32 {
-        user::read::<u32>(argument + 4)? as usize
-    } else {
-        user::read(argument + 8)?
-    };
-    let mut filled = 0;
-    if buffer == 0 {
-        filled = request;
-    } else if room >= request as i32 {
-        let mut entry = [0; REQUEST];
-        entry[..NAME.len()].copy_from_slice(NAME);
-        entry[NAME_LEN..NAME_LEN + 16].copy_from_slice(&socket_address(Ipv4Addr::LOCALHOST));
-        user::copy_out(VirtAddr(buffer), &entry[..request])?;
-        filled = request;
+/// Returns the number of the interface to which a socket is bound; 0 for none.
+///
+/// # Errors
+/// `ENODEV`.
+pub fn index_of(name: &[u8]) -> Result<u32> {
+    match name.first() {
+        None | Some(0) => Ok(0),
+        Some(_) => Ok(by_name(name)?.index()),
     }
-    user::write(argument, &(filled as i32))?;
-    Ok(0)
 }
 
 /// Checks the number of an interface; 0 stands for none.
@@ -157,9 +135,10 @@ fn configuration(argument: VirtAddr, request: usize) -> Result<usize> {
 /// # Errors
 /// `ENODEV`.
 pub fn check_index(index: i32) -> Result<()> {
-    match index {
-        0 | INDEX => Ok(()),
-        _ => Err(Errno::ENODEV),
+    match u32::try_from(index) {
+        Ok(0 | LOOPBACK) => Ok(()),
+        Ok(index) => by_index(index).map(drop),
+        Err(_) => Err(Errno::ENODEV),
     }
 }
 
@@ -182,18 +161,150 @@ pub fn chosen(value: &Value) -> Result<i32> {
         check_index(index)?;
         return Ok(index);
     }
-    match address {
-        [0, 0, 0, 0] => Ok(0),
-        [127, ..] => Ok(INDEX),
-        _ => Err(Errno::EADDRNOTAVAIL),
+    let ip = Ipv4Addr::new(address[0], address[1], address[2], address[3]);
+    if ip.is_unspecified() {
+        return Ok(0);
     }
+    let owner = stack().network().owner(ip.into());
+    Ok(owner.ok_or(Errno::EADDRNOTAVAIL)?.index() as i32)
 }
 
 /// Returns the IPv4 address of the interface with a number, in network order.
 pub fn address_of(index: i32) -> [u8; 4] {
-    if index == INDEX {
-        Ipv4Addr::LOCALHOST.octets()
-    } else {
-        [0; 4]
+    let interface = u32::try_from(index)
+        .ok()
+        .and_then(|index| by_index(index).ok());
+    let first = interface.and_then(|interface| first_v4(&interface));
+    first.map_or([0; 4], |(ip, _)| ip.octets())
+}
+
+/// Returns an interface's first IPv4 address.
+pub fn first_v4(interface: &Interface) -> Option<(Ipv4Addr, Address)> {
+    let all = interface.addresses().ok()?;
+    all.into_iter().find_map(|address| match address.ip {
+        IpAddr::V4(ip) => Some((ip, address)),
+        IpAddr::V6(_) => None,
+    })
+}
+
+/// Returns the number of ones at the beginning of a mask.
+///
+/// # Errors
+/// `EINVAL` if ones follow zeros.
+pub fn bits_of(mask: Ipv4Addr) -> Result<u8> {
+    let mask = u32::from(mask);
+    match mask.leading_ones() + mask.trailing_zeros() {
+        32 | 64 => Ok(mask.leading_ones() as u8),
+        _ if mask == u32::MAX => Ok(32),
+        _ => Err(Errno::EINVAL),
     }
+}
+
+/// Returns the mask of a network of so many bits.
+pub fn mask_of(bits: u8) -> Ipv4Addr {
+    Ipv4Addr::from(u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0))
+}
+
+/// Returns a `struct sockaddr_in` with only an address.
+pub fn socket_address(ip: Ipv4Addr) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..2].copy_from_slice(&AF_INET.to_le_bytes());
+    bytes[4..8].copy_from_slice(&ip.octets());
+    bytes
+}
+
+/// Returns the address in a `struct sockaddr_in`.
+///
+/// # Errors
+/// `EINVAL` for another family's.
+pub fn read_address(bytes: &[u8]) -> Result<Ipv4Addr> {
+    if bytes[..2] != AF_INET.to_le_bytes() {
+        return Err(Errno::EINVAL);
+    }
+    Ok(Ipv4Addr::new(bytes[4], bytes[5], bytes[6], bytes[7]))
+}
+
+/// Gives an interface its first IPv4 address, in place of the old one.
+///
+/// # Errors
+/// `EINVAL`, `EOPNOTSUPP` for `lo`'s, `ENOBUFS`, `ENOMEM`.
+pub fn set_first_v4(interface: &Interface, ip: Ipv4Addr, bits: Option<u8>) -> Result<()> {
+    let network = stack().network();
+    let index = interface.index();
+    let old = first_v4(interface);
+    if let Some((old, address)) = old {
+        if old == ip && bits.is_none_or(|bits| bits == address.prefix.bits()) {
+            return Ok(());
+        }
+        network.drop_address(index, old.into())?;
+    }
+    if ip.is_unspecified() {
+        return Ok(());
+    }
+    // The classes of old.
+    let class = match ip.octets()[0] {
+        ..128 => 8,
+        128..192 => 16,
+        _ => 24,
+    };
+    let bits = bits.unwrap_or(class);
+    let prefix = Prefix::new(ip.into(), bits).ok_or(Errno::EINVAL)?;
+    let address = Address {
+        broadcast: prefix.broadcast(),
+        ..Address::lasting(ip.into(), prefix, Origin::Static)
+    };
+    network.put_address(index, address)
+}
+
+/// Bytes of a `struct ifreq` of a program.
+pub fn request_len(compatible: bool) -> usize {
+    if compatible { REQUEST_32 } else { REQUEST }
+}
+
+/// Writes the name of the interface with a number.
+///
+/// # Errors
+/// `ENODEV`, `EFAULT`.
+pub fn name_of(argument: VirtAddr) -> Result<usize> {
+    let index: u32 = user::read(argument + NAME_LEN)?;
+    user::copy_out(argument, &by_index(index)?.name().0)?;
+    Ok(0)
+}
+
+/// Writes all interfaces with an IPv4 address, each in `request` bytes (`SIOCGIFCONF`).
+///
+/// # Errors
+/// `EFAULT`, `ENOMEM`.
+pub fn configuration(argument: VirtAddr, request: usize) -> Result<usize> {
+    const { assert!(raw::SIOCGIFCONF == 0x8912) };
+    let room: i32 = user::read(argument)?;
+    let buffer: usize = if request == REQUEST_32 {
+        user::read::<u32>(argument + 4)? as usize
+    } else {
+        user::read(argument + 8)?
+    };
+    let mut entries = Vec::new();
+    for interface in stack().network().interfaces() {
+        for address in interface.addresses()? {
+            if let IpAddr::V4(ip) = address.ip {
+                entries.try_reserve(1)?;
+                entries.push((interface.name(), ip));
+            }
+        }
+    }
+    let mut filled = 0;
+    if buffer == 0 {
+        filled = request * entries.len();
+    } else {
+        let room = usize::try_from(room).unwrap_or(0) / request;
+        for (name, ip) in entries.into_iter().take(room) {
+            let mut entry = [0; REQUEST];
+            entry[..NAME_LEN].copy_from_slice(&name.0);
+            entry[NAME_LEN..NAME_LEN + 16].copy_from_slice(&socket_address(ip));
+            user::copy_out(VirtAddr(buffer) + filled, &entry[..request])?;
+            filled += request;
+        }
+    }
+    user::write(argument, &(filled as i32))?;
+    Ok(0)
 }

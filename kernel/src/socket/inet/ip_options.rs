@@ -28,6 +28,7 @@ const SWITCHES_V4: &[u32] = &[
     raw::IP_BIND_ADDRESS_NO_PORT,
     raw::IP_MULTICAST_LOOP,
     raw::IP_MULTICAST_ALL,
+    raw::IP_HDRINCL,
 ];
 /// The same of `SOL_IPV6`.
 const SWITCHES_V6: &[u32] = &[
@@ -122,9 +123,20 @@ impl IpOptions {
         }
     }
 
-    /// Tells whether the program has chosen `lo` for datagrams to groups.
-    pub fn multicast_by_loopback(&self) -> bool {
-        self.multicast_interface == interface::INDEX
+    /// Returns the number of the interface that the program has chosen for datagrams to groups; 0
+    /// for none.
+    pub fn multicast_interface(&self) -> u32 {
+        self.multicast_interface as u32
+    }
+
+    /// Tells whether packets are not to be cut into fragments.
+    pub fn is_whole(&self, family: Family) -> bool {
+        // IP_PMTUDISC_DO, IP_PMTUDISC_PROBE.
+        let discover = match family {
+            Family::V4 => self.discover,
+            Family::V6 => self.discover_v6,
+        };
+        matches!(discover, 2 | 3) || family == Family::V6 && self.v6(raw::IPV6_DONTFRAG)
     }
 
     /// Returns the bits of the flags of a level, if `name` is one of them.

@@ -4,11 +4,13 @@
 //! - `name`: `struct sockaddr_in` and `sockaddr_in6`;
 //! - `ip_options`, `tcp_options`: the options of their levels;
 //! - `stack`: the one protocol stack;
-//! - `control`: control messages of datagrams; `interface`: `lo`, as `ioctl` shows it.
+//! - `control`: control messages of datagrams; `interface`: interfaces, as programs name them;
+//!   `ioctl`: what is asked and changed by it.
 //!
-//! The loopback interface is the only one. It is up from the start.
+//! The loopback interface is up from the start, and stays so.
 
 use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use abi::{
     Errno, Result,
@@ -22,10 +24,12 @@ use net::{Readiness, datagram::Protocol, ports::NameOptions};
 use nucleus::frame;
 
 use super::{Common, Family, Socket, common};
+use crate::process::thread;
 
 mod control;
 mod datagram;
 pub mod interface;
+pub mod ioctl;
 mod ip_options;
 mod name;
 mod stack;
@@ -36,7 +40,7 @@ use datagram::Datagrams;
 use stack::{AF_UNSPEC, IPPROTO_IP, IPPROTO_TCP, IPPROTO_UDP, IPPROTO_UDPLITE, check_port, domain};
 
 pub use stack::{AF_INET, AF_INET6, stack};
-pub use tcp_options::state_number;
+pub use tcp_options::{congestion_name, info, state_number};
 
 /// IPv4.
 pub const V4: Family = Family {
@@ -61,16 +65,32 @@ fn create(family: net::Family, kind: u32, protocol: u32) -> Result<Arc<dyn Socke
         (SOCK_STREAM, IPPROTO_IP | IPPROTO_TCP) => Ok(stream::Stream::create(family)),
         (SOCK_DGRAM, IPPROTO_IP | IPPROTO_UDP) => Ok(Datagrams::create(family, Protocol::Udp)),
         (SOCK_DGRAM, IPPROTO_UDPLITE) => Ok(Datagrams::create(family, Protocol::UdpLite)),
-        // As with Linux's default `ping_group_range`, no user may open an echo socket.
-        (SOCK_DGRAM, protocol) if protocol == u32::from(echoes) => Err(Errno::EACCES),
+        (SOCK_DGRAM, protocol) if protocol == u32::from(echoes) => match may_ping() {
+            true => Ok(Datagrams::create(family, Protocol::Ping)),
+            false => Err(Errno::EACCES),
+        },
         (SOCK_RAW, _) if !common::may(CAP_NET_RAW) => Err(Errno::EPERM),
-        // TCP and UDP send no packets here that could be shown; headers are not read.
-        (SOCK_RAW, IPPROTO_IP | IPPROTO_TCP | IPPROTO_UDP | 255..) => Err(Errno::EPROTONOSUPPORT),
+        (SOCK_RAW, IPPROTO_IP | 256..) => Err(Errno::EPROTONOSUPPORT),
         (SOCK_RAW, _) if frame::is_scarce() => Err(Errno::ENOMEM),
         (SOCK_RAW, _) => Ok(Datagrams::create(family, Protocol::Raw(protocol as u8))),
         (SOCK_STREAM | SOCK_DGRAM, _) => Err(Errno::EPROTONOSUPPORT),
         _ => Err(Errno::ESOCKTNOSUPPORT),
     }
+}
+
+/// The first and the last group whose members may open echo sockets (`ping_group_range`); none with
+/// Linux's default.
+pub static PING_GROUPS: [AtomicU32; 2] = [AtomicU32::new(1), AtomicU32::new(0)];
+
+/// Tells whether the current thread may open an echo socket.
+fn may_ping() -> bool {
+    let [first, last] = [0, 1].map(|n| PING_GROUPS[n].load(Relaxed));
+    thread::current_shared().is_some_and(|shared| {
+        let credentials = &shared.credentials;
+        let range = first..=last;
+        let groups = &credentials.fs.groups;
+        range.contains(&credentials.effective_gid) || groups.iter().any(|it| range.contains(it))
+    })
 }
 
 /// Returns the options of a new socket's name.

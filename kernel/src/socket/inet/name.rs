@@ -77,6 +77,19 @@ pub fn read(family: Family, address: &Address, asked: Asked) -> Result<SocketAdd
     }
 }
 
+/// Returns the number of the interface that an address of IPv6 names, where that is valid on one
+/// link only; 0 for none.
+pub fn scope(address: &Address) -> u32 {
+    let bytes = address.bytes();
+    let is_near = address.family() == Some(AF_INET6)
+        && bytes.len() >= LEN_V6
+        && (bytes[8] == 0xfe && bytes[9] & 0xc0 == 0x80 || bytes[8..10] == [0xff, 2]);
+    match is_near {
+        true => u32::from_le_bytes([bytes[24], bytes[25], bytes[26], bytes[27]]),
+        false => 0,
+    }
+}
+
 /// Writes a name as a socket of `family` shows it; without one, the family's unspecified address.
 pub fn write(family: Family, name: Option<SocketAddr>) -> Address {
     let name = name.unwrap_or(SocketAddr::new(family.unspecified(), 0));

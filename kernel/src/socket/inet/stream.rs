@@ -279,6 +279,10 @@ impl Socket for Stream {
             return Ok(());
         }
         let to = self.read_name(address, Asked::Connect)?;
+        let scope = name::scope(address);
+        if scope != 0 && self.common.device() == 0 {
+            self.tcp.set_options(|options| options.interface = scope);
+        }
         match self.tcp.connect(to)? {
             Progress::Done => return Ok(()),
             Progress::Begun if !timeout.waits() => return Err(Errno::EINPROGRESS),
@@ -400,6 +404,7 @@ impl Socket for Stream {
         }
         let common = &self.common;
         self.tcp.set_options(|options| match name {
+            raw::SO_BINDTODEVICE => options.interface = common.device(),
             raw::SO_REUSEADDR => options.name.reuse_address = common.is_on(name),
             raw::SO_REUSEPORT => options.name.reuse_port = common.is_on(name),
             raw::SO_OOBINLINE => options.urgent_in_line = common.is_on(raw::SO_OOBINLINE),

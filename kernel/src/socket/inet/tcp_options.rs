@@ -152,7 +152,7 @@ pub fn get(options: &SpinLock<TcpOptions>, socket: &tcp::Socket, name: u32) -> R
             name[..chosen.len()].copy_from_slice(chosen);
             return Ok(Answer::of(&name));
         }
-        raw::TCP_INFO => return Ok(info(socket)),
+        raw::TCP_INFO => return Ok(Answer::of(&info(socket, socket.state()))),
         _ => {}
     }
     let number = options.numbers[place(name)?];
@@ -163,9 +163,52 @@ pub fn get(options: &SpinLock<TcpOptions>, socket: &tcp::Socket, name: u32) -> R
     }))
 }
 
-/// Returns a `struct tcp_info`; unknown fields have the values of a wire without a length.
-fn info(socket: &tcp::Socket) -> Answer {
+/// Bytes of a `struct tcp_info`.
+pub const INFO: usize = size_of::<tcp_info>();
+
+/// How a connection does that needs no packets: a wire without a length.
+const WIRE: tcp::block::Info = tcp::block::Info {
+    is_recovering: false,
+    has_timed_out: false,
+    repetitions: 0,
+    backoff: 0,
+    keep_probes: 0,
+    has_stamps: true,
+    may_sack: true,
+    peer_scale: 7,
+    own_scale: 7,
+    timeout: 201_000_000,
+    round_trip: 0,
+    variation: 0,
+    least_round_trip: 0,
+    segment: MAX_SEGMENT,
+    peer_segment: MAX_SEGMENT,
+    own_largest: MAX_SEGMENT,
+    window: 10 * MAX_SEGMENT,
+    threshold: u32::MAX,
+    pieces: 0,
+    sacked: 0,
+    lost: 0,
+    again: 0,
+    peer_window: 0,
+    sent_before: 0,
+    heard_before: 0,
+    counts: tcp::block::Counts {
+        sent: 0,
+        received: 0,
+        sent_with_data: 0,
+        received_with_data: 0,
+        repeated: 0,
+        repeated_bytes: 0,
+    },
+    timer: 0,
+    timer_left: 0,
+};
+
+/// Returns a `struct tcp_info`.
+pub fn info(socket: &tcp::Socket, state: tcp::State) -> [u8; INFO] {
     let summary = socket.summary();
+    let info = socket.info();
     let mut bytes = [0; size_of::<tcp_info>()];
     let mut put = |at: usize, value: u64, len: usize| {
         bytes[at..at + len].copy_from_slice(&value.to_le_bytes()[..len]);
@@ -183,32 +226,112 @@ fn info(socket: &tcp::Socket) -> Answer {
             );
         }};
     }
-    put!(tcpi_state, state_number(socket.state()));
-    let options = raw::TCPI_OPT_TIMESTAMPS | raw::TCPI_OPT_SACK | raw::TCPI_OPT_WSCALE;
+    put!(tcpi_state, state_number(state));
+    let default = info.unwrap_or(WIRE);
+    let is_listener = summary.phase == tcp::Phase::Listening;
+    let mut options = 0;
+    for (has, option) in [
+        (default.has_stamps, raw::TCPI_OPT_TIMESTAMPS),
+        (default.may_sack, raw::TCPI_OPT_SACK),
+        (default.own_scale > 0, raw::TCPI_OPT_WSCALE),
+    ] {
+        if has {
+            options |= option;
+        }
+    }
+    let us = |nanoseconds: u64| nanoseconds / 1000;
+    let ms = |nanoseconds: u64| nanoseconds / 1_000_000;
+    // TCP_CA_Open, Recovery, Loss.
+    let congestion = match (default.is_recovering, default.has_timed_out) {
+        (_, true) => 4,
+        (true, _) => 3,
+        _ => 0,
+    };
+    put!(tcpi_ca_state, congestion);
+    put!(tcpi_retransmits, default.repetitions.min(255));
+    put!(tcpi_probes, default.keep_probes.min(255));
+    put!(tcpi_backoff, default.backoff.min(255));
     put!(tcpi_options, options);
-    put!(tcpi_rto, 201_000);
-    put!(tcpi_ato, 40_000);
-    put!(tcpi_snd_mss, MAX_SEGMENT);
-    put!(
-        tcpi_rcv_mss,
-        MAX_SEGMENT.min(summary.received as u32).max(536)
+    // The shifts of windows share a byte behind the options.
+    put(
+        core::mem::offset_of!(tcp_info, tcpi_options) + 1,
+        u64::from(default.peer_scale & 15 | default.own_scale << 4),
+        1,
     );
-    put!(tcpi_pmtu, 65_535);
-    put!(tcpi_advmss, MAX_SEGMENT);
-    put!(tcpi_snd_ssthresh, i32::MAX);
-    put!(tcpi_snd_cwnd, 10);
+    put!(tcpi_rto, us(default.timeout));
+    put!(tcpi_ato, 40_000);
+    put!(tcpi_snd_mss, default.segment);
+    put!(tcpi_rcv_mss, default.peer_segment.max(536));
+    put!(tcpi_lost, default.lost);
+    put!(tcpi_retrans, default.again);
+    put!(tcpi_last_data_sent, ms(default.sent_before));
+    put!(tcpi_last_data_recv, ms(default.heard_before));
+    put!(tcpi_last_ack_recv, ms(default.heard_before));
+    let headers = if socket.family() == net::Family::V4 {
+        40
+    } else {
+        60
+    };
+    put!(tcpi_pmtu, default.own_largest + headers);
+    put!(tcpi_advmss, default.own_largest);
+    put!(tcpi_rtt, us(default.round_trip));
+    put!(tcpi_rttvar, us(default.variation));
+    put!(tcpi_min_rtt, us(default.least_round_trip));
+    let segments = |bytes: u32| (bytes / default.segment.max(1)).max(1);
+    let threshold = match default.threshold {
+        threshold if threshold >= 1 << 30 => i32::MAX as u32,
+        threshold => segments(threshold),
+    };
+    put!(tcpi_snd_ssthresh, threshold);
+    put!(tcpi_snd_cwnd, segments(default.window));
+    put!(tcpi_snd_wnd, default.peer_window);
     put!(tcpi_reordering, 3);
     put!(tcpi_rcv_space, summary.options.receive_buffer);
     put!(tcpi_rcv_ssthresh, summary.options.receive_buffer);
     put!(tcpi_notsent_bytes, summary.unsent);
     put!(tcpi_bytes_acked, summary.sent - summary.unsent as u64);
     put!(tcpi_bytes_received, summary.received);
-    put!(tcpi_bytes_sent, summary.sent - summary.unsent as u64);
-    if summary.phase == tcp::Phase::Listening {
-        put!(tcpi_unacked, summary.waiting);
-        put!(tcpi_sacked, summary.backlog);
+    let again = default.counts.repeated_bytes;
+    put!(
+        tcpi_bytes_sent,
+        summary.sent - summary.unsent as u64 + again
+    );
+    put!(tcpi_bytes_retrans, again);
+    put!(tcpi_total_retrans, default.counts.repeated);
+    put!(tcpi_segs_out, default.counts.sent);
+    put!(tcpi_segs_in, default.counts.received);
+    put!(tcpi_data_segs_out, default.counts.sent_with_data);
+    put!(tcpi_data_segs_in, default.counts.received_with_data);
+    let rate = u64::from(default.window) * 1_000_000_000;
+    put!(
+        tcpi_pacing_rate,
+        rate.checked_div(default.round_trip).unwrap_or(0)
+    );
+    put!(
+        tcpi_unacked,
+        if is_listener {
+            summary.waiting as u32
+        } else {
+            default.pieces
+        }
+    );
+    put!(
+        tcpi_sacked,
+        if is_listener {
+            summary.backlog as u32
+        } else {
+            default.sacked
+        }
+    );
+    bytes
+}
+
+/// Returns the name of a connection's congestion control.
+pub fn congestion_name(algorithm: Algorithm) -> &'static [u8] {
+    match algorithm {
+        Algorithm::Cubic => CONGESTION[0],
+        Algorithm::NewReno => CONGESTION[1],
     }
-    Answer::of(&bytes)
 }
 
 /// Returns Linux's number of a state.

@@ -2,10 +2,14 @@
 //! aligned to four bytes.
 
 use alloc::vec::Vec;
+use core::net::IpAddr;
 
-use abi::{Errno, raw::netlink as raw};
+use abi::{Errno, Result, raw::netlink as raw};
 
-use crate::socket::control;
+use crate::socket::{
+    control,
+    inet::{AF_INET, AF_INET6},
+};
 
 /// Bytes of a `struct nlmsghdr`.
 pub const HEAD: usize = 16;
@@ -91,9 +95,41 @@ pub fn number(value: &[u8]) -> Option<u32> {
         .map(|bytes| u32::from_le_bytes(*bytes))
 }
 
-/// Messages that are written one behind the other into one datagram.
+/// Bytes of a list that one datagram has room for, about: what programs have room for that ask
+/// with a page.
+const FULL: usize = 3584;
+
+/// An attribute's value as an address of a family (`AF_INET`, `AF_INET6`).
+///
+/// # Errors
+/// `EINVAL` for a wrong length, `EAFNOSUPPORT`.
+pub fn address(family: u32, value: &[u8]) -> Result<IpAddr> {
+    match family {
+        AF_INET => Ok(IpAddr::from(
+            *value.first_chunk::<4>().ok_or(Errno::EINVAL)?,
+        )),
+        AF_INET6 => Ok(IpAddr::from(
+            *value.first_chunk::<16>().ok_or(Errno::EINVAL)?,
+        )),
+        _ => Err(Errno::EAFNOSUPPORT),
+    }
+}
+
+/// The family of an address.
+pub fn family(ip: IpAddr) -> u32 {
+    match ip {
+        IpAddr::V4(_) => AF_INET,
+        IpAddr::V6(_) => AF_INET6,
+    }
+}
+
+/// Messages that are written one behind the other into datagrams.
 pub struct Writer {
     bytes: Vec<u8>,
+    /// Datagrams that are full.
+    full: Vec<Vec<u8>>,
+    /// Memory was short.
+    is_broken: bool,
     /// Of the request that is answered.
     sequence: u32,
     /// The port of the requester.
@@ -104,9 +140,20 @@ impl Writer {
     /// Nothing yet; the answers are to `request` of the socket at `port`.
     pub fn new(request: &Request<'_>, port: u32) -> Writer {
         Writer {
-            bytes: Vec::new(),
             sequence: request.sequence,
             port,
+            ..Writer::news()
+        }
+    }
+
+    /// Nothing yet; for news, which nobody has asked for.
+    pub fn news() -> Writer {
+        Writer {
+            bytes: Vec::new(),
+            full: Vec::new(),
+            is_broken: false,
+            sequence: 0,
+            port: 0,
         }
     }
 
@@ -118,6 +165,14 @@ impl Writer {
         structure: &[u8],
         attributes: impl FnOnce(&mut Attributes<'_>),
     ) {
+        if self.bytes.len() >= FULL && self.full.try_reserve(1).is_ok() {
+            self.full.push(core::mem::take(&mut self.bytes));
+        }
+        // A message is shorter than this, unless it repeats a request.
+        if self.is_broken || self.bytes.try_reserve(FULL).is_err() {
+            self.is_broken = true;
+            return;
+        }
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&[0; 4]);
         self.bytes.extend_from_slice(&(kind as u16).to_le_bytes());
@@ -142,6 +197,9 @@ impl Writer {
             request.whole
         };
         let flags = if capped { raw::NLM_F_CAPPED } else { 0 };
+        if self.bytes.try_reserve(repeated.len() + 2 * FULL).is_err() {
+            self.is_broken = true;
+        }
         self.message(raw::NLMSG_ERROR, flags, &number.to_le_bytes(), |rest| {
             rest.0.extend_from_slice(repeated);
             pad(rest.0);
@@ -160,9 +218,24 @@ impl Writer {
         );
     }
 
-    /// The datagram.
+    /// The last datagram.
     pub fn finish(self) -> Vec<u8> {
         self.bytes
+    }
+
+    /// All datagrams.
+    ///
+    /// # Errors
+    /// `ENOMEM` if they could not be written.
+    pub fn finish_all(mut self) -> Result<Vec<Vec<u8>>> {
+        if self.is_broken {
+            return Err(Errno::ENOMEM);
+        }
+        if !self.bytes.is_empty() {
+            self.full.try_reserve(1)?;
+            self.full.push(self.bytes);
+        }
+        Ok(self.full)
     }
 }
 
@@ -182,6 +255,14 @@ impl Attributes<'_> {
     /// Adds a 32-bit number.
     pub fn put_number(&mut self, kind: u32, value: u32) {
         self.put(kind, &value.to_le_bytes());
+    }
+
+    /// Adds an address.
+    pub fn put_address(&mut self, kind: u32, ip: IpAddr) {
+        match ip {
+            IpAddr::V4(ip) => self.put(kind, &ip.octets()),
+            IpAddr::V6(ip) => self.put(kind, &ip.octets()),
+        }
     }
 
     /// Adds an attribute that consists of attributes.

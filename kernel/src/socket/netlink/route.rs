@@ -1,16 +1,16 @@
 //! The protocol `NETLINK_ROUTE`: requests, permissions, and answers.
 //!
-//! There is one interface, and nothing of it can be changed: requests to change are answered as by
-//! a Linux that was built without them, except those that ask for the present state.
+//! There is one table of routes beside the one of this machine's own addresses, and its rules stay
+//! as they are.
 
 use alloc::vec::Vec;
 
 use abi::{Errno, Result, raw::general::__NR_sendto};
 
 use super::{
-    link,
+    addresses, link,
     message::{self, Request, Writer},
-    numbers as raw, routes,
+    neighbours, numbers as raw, routes,
 };
 use crate::{
     process::thread,
@@ -104,21 +104,19 @@ fn serve_one(request: &Request<'_>, asker: &Asker, answers: &mut Vec<Vec<u8>>) -
         };
         let listed = match kind {
             raw::RTM_GETLINK => link::list(request, asker, &mut writer),
-            raw::RTM_GETADDR => link::list_addresses(request, asker, &mut writer, v4, v6),
+            raw::RTM_GETADDR => addresses::list(request, asker, &mut writer, v4, v6),
             raw::RTM_GETROUTE => routes::list(request, asker, &mut writer, v4, v6),
             raw::RTM_GETRULE => Ok(routes::list_rules(&mut writer, v4, v6)),
-            // No neighbour on the loopback interface has to be found by a hardware address.
-            raw::RTM_GETNEIGH => Ok(0),
+            raw::RTM_GETNEIGH => neighbours::list(request, &mut writer, v4, v6),
             _ => return Err(Errno::EOPNOTSUPP),
         };
         let (error, flags) = match listed {
             Ok(flags) => (None, flags),
             Err(error) => (Some(error), 0),
         };
-        let list = writer.finish();
-        if !list.is_empty() {
-            answers.push(list);
-        }
+        let list = writer.finish_all()?;
+        answers.try_reserve(list.len() + 1)?;
+        answers.extend(list);
         let mut end = Writer::new(request, asker.port);
         end.done(error, flags);
         answers.push(end.finish());
@@ -128,6 +126,7 @@ fn serve_one(request: &Request<'_>, asker: &Asker, answers: &mut Vec<Vec<u8>>) -
     match kind {
         raw::RTM_GETLINK => link::show(request, asker, &mut writer)?,
         raw::RTM_GETROUTE => routes::find(request, &mut writer)?,
+        raw::RTM_GETNEIGH => neighbours::show(request, &mut writer)?,
         _ => return Err(Errno::EOPNOTSUPP),
     }
     answers.push(writer.finish());
@@ -138,7 +137,13 @@ fn serve_one(request: &Request<'_>, asker: &Asker, answers: &mut Vec<Vec<u8>>) -
 fn change(request: &Request<'_>) -> Result<()> {
     match request.kind {
         raw::RTM_NEWLINK | raw::RTM_SETLINK => link::change(request),
-        raw::RTM_NEWADDR => link::add_address(request),
+        raw::RTM_DELLINK => link::remove(request),
+        raw::RTM_NEWADDR => addresses::add(request),
+        raw::RTM_DELADDR => addresses::remove(request),
+        raw::RTM_NEWROUTE => routes::add(request),
+        raw::RTM_DELROUTE => routes::remove(request),
+        raw::RTM_NEWNEIGH => neighbours::add(request),
+        raw::RTM_DELNEIGH => neighbours::remove(request),
         _ => Err(Errno::EOPNOTSUPP),
     }
 }
@@ -160,9 +165,5 @@ pub fn structure<const N: usize>(request: &Request<'_>) -> Result<[u8; N]> {
 /// # Errors
 /// `ENODEV`.
 pub fn check_index(index: u32) -> Result<()> {
-    if index == interface::INDEX as u32 {
-        Ok(())
-    } else {
-        Err(Errno::ENODEV)
-    }
+    interface::by_index(index).map(drop)
 }

@@ -5,7 +5,7 @@ use alloc::{
     sync::{Arc, Weak},
     vec::Vec,
 };
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use abi::{
     Errno, Result,
@@ -24,6 +24,7 @@ use nucleus::{
 use vm::account::{Kind, Stock};
 
 use super::{
+    diagnosis,
     name::{self, AF_NETLINK},
     route::{self, Asker},
 };
@@ -45,6 +46,10 @@ const RESERVED: usize = 32;
 /// Ports for sockets of a process that has one already are looked for from here downwards.
 const LAST_OF_OTHERS: u32 = 4096u32.wrapping_neg();
 
+/// Bytes that the answers to a request may take, whatever the receive buffer is: a list of all
+/// sockets is long.
+const MOST_ANSWERS: usize = 8 << 20;
+
 /// Options that are on or off.
 const SWITCHES: [u32; 6] = [
     netlink::NETLINK_PKTINFO,
@@ -55,9 +60,41 @@ const SWITCHES: [u32; 6] = [
     netlink::NETLINK_GET_STRICT_CHK,
 ];
 
-/// The sockets by port. The kernel is at port 0.
-static PORTS: Mutex<BTreeMap<u32, Weak<NetlinkSocket>>> =
+/// The number of a protocol and a port of it.
+type Key = (u32, u32);
+
+/// The sockets by protocol and port. The kernel is at port 0.
+static PORTS: Mutex<BTreeMap<Key, Weak<NetlinkSocket>>> =
     Mutex::new(net::rank::NET, BTreeMap::new());
+
+/// Groups of `NETLINK_ROUTE` that ever had a member, bit by group, less 1.
+static LISTENED: AtomicU64 = AtomicU64::new(0);
+
+/// Tells whether a group of `NETLINK_ROUTE` may have members.
+pub fn has_listeners(group: u32) -> bool {
+    LISTENED.load(Relaxed) & 1 << (group - 1) != 0
+}
+
+/// Tells whether any group of `NETLINK_ROUTE` may have members.
+pub fn has_any_listeners() -> bool {
+    LISTENED.load(Relaxed) != 0
+}
+
+/// Sends news to the members of a group of `NETLINK_ROUTE`. One without room is told that it has
+/// missed something.
+pub fn tell_group(group: u32, data: &[u8]) {
+    let is_member = |socket: &NetlinkSocket| {
+        let state = *socket.state.lock();
+        socket.is_of(netlink::NETLINK_ROUTE) && state.groups & 1 << (group - 1) != 0
+    };
+    visit_sockets(is_member, |member| {
+        if let Ok(data) = nucleus::try_copy(data) {
+            let from = 0;
+            member.enqueue_or_fail(Datagram { data, from, group }, 0);
+        }
+        true
+    });
+}
 
 /// A netlink socket.
 pub struct NetlinkSocket {
@@ -118,7 +155,7 @@ fn visit_sockets(
     wanted: impl Fn(&NetlinkSocket) -> bool,
     visit: impl FnMut(Arc<NetlinkSocket>) -> bool,
 ) {
-    let fill = |after: Option<u32>, take: &mut dyn FnMut(u32, Arc<NetlinkSocket>) -> bool| {
+    let fill = |after: Option<Key>, take: &mut dyn FnMut(Key, Arc<NetlinkSocket>) -> bool| {
         let ports = PORTS.lock();
         let mut rest = ports.range((after.map_or(Unbounded, Excluded), Unbounded));
         rest.all(|(port, socket)| match socket.upgrade() {
@@ -156,9 +193,9 @@ impl NetlinkSocket {
     }
 
     /// A socket without a port.
-    pub fn make(kind: u32) -> Arc<dyn Socket> {
+    pub fn make(kind: u32, protocol: u32) -> Arc<dyn Socket> {
         Arc::new_cyclic(|own| NetlinkSocket {
-            common: Common::new(AF_NETLINK, kind, netlink::NETLINK_ROUTE),
+            common: Common::new(AF_NETLINK, kind, protocol),
             own: own.clone(),
             state: SpinLock::new(Rank::Leaf, State::default()),
             queue: SpinLock::new(
@@ -171,6 +208,14 @@ impl NetlinkSocket {
             ),
             options: AtomicU32::new(0),
         })
+    }
+
+    fn is_of(&self, protocol: u32) -> bool {
+        self.common.protocol == protocol
+    }
+
+    fn key(&self, port: u32) -> Key {
+        (self.common.protocol, port)
     }
 
     fn is_on(&self, option: u32) -> bool {
@@ -190,15 +235,15 @@ impl NetlinkSocket {
             0 => {
                 let process = thread::with_current(|thread| thread.process().pid()).unwrap_or(1);
                 let mut port = process;
-                while port == 0 || ports.contains_key(&port) {
+                while port == 0 || ports.contains_key(&self.key(port)) {
                     port = LAST_OF_OTHERS - random::u64() as u32 % (u32::MAX >> 1);
                 }
                 port
             }
-            port if ports.contains_key(&port) => return Err(Errno::EADDRINUSE),
+            port if ports.contains_key(&self.key(port)) => return Err(Errno::EADDRINUSE),
             port => port,
         };
-        ports.insert(port, self.own.clone());
+        ports.insert(self.key(port), self.own.clone());
         self.state.lock().port = port;
         Ok(())
     }
@@ -216,12 +261,13 @@ impl NetlinkSocket {
         Ok(self.state.lock().port)
     }
 
-    /// Adds a datagram if there is room.
-    fn try_enqueue(&self, datagram: &mut Option<Datagram>) -> Option<()> {
+    /// Adds a datagram if there is room in the receive buffer and in `more` bytes.
+    fn try_enqueue(&self, datagram: &mut Option<Datagram>, more: usize) -> Option<()> {
         let cost = datagram.as_ref()?.data.len() + OVERHEAD;
         {
             let mut queue = self.queue.lock();
-            let fits = queue.cost == 0 || queue.cost + cost <= self.common.receive_buffer();
+            let fits =
+                queue.cost == 0 || queue.cost + cost <= self.common.receive_buffer().max(more);
             if !fits || queue.datagrams.try_reserve(1).is_err() {
                 return None;
             }
@@ -234,8 +280,8 @@ impl NetlinkSocket {
     }
 
     /// Adds a datagram, or tells the receiver that there was no room for it.
-    fn enqueue_or_fail(&self, datagram: Datagram) {
-        if self.try_enqueue(&mut Some(datagram)).is_none()
+    fn enqueue_or_fail(&self, datagram: Datagram, more: usize) {
+        if self.try_enqueue(&mut Some(datagram), more).is_none()
             && !self.is_on(netlink::NETLINK_NO_ENOBUFS)
         {
             self.common.set_error(Errno::ENOBUFS);
@@ -247,12 +293,14 @@ impl NetlinkSocket {
     fn send_to_group(&self, group: u32, from: u32, data: &[u8]) -> Result<()> {
         let is_member = |socket: &NetlinkSocket| {
             let state = *socket.state.lock();
-            state.groups & 1 << (group - 1) != 0 && state.port != from
+            socket.is_of(self.common.protocol)
+                && state.groups & 1 << (group - 1) != 0
+                && state.port != from
         };
         let mut result = Ok(());
         visit_sockets(is_member, |member| {
             let copied = nucleus::try_copy(data);
-            result = copied.map(|data| member.enqueue_or_fail(Datagram { data, from, group }));
+            result = copied.map(|data| member.enqueue_or_fail(Datagram { data, from, group }, 0));
             result.is_ok()
         });
         Ok(result?)
@@ -277,6 +325,12 @@ impl NetlinkSocket {
         Some(Ok(datagram))
     }
 
+    fn note_listens(&self, groups: u64) {
+        if self.is_of(netlink::NETLINK_ROUTE) {
+            LISTENED.fetch_or(groups, Relaxed);
+        }
+    }
+
     fn change_group(&self, value: &Value, join: bool) -> Result<()> {
         let group = value.int()? as u32;
         if !(1..=GROUPS).contains(&group) {
@@ -285,6 +339,7 @@ impl NetlinkSocket {
         let mut state = self.state.lock();
         let bit = 1 << (group - 1);
         if join {
+            self.note_listens(bit);
             state.groups |= bit;
         } else {
             state.groups &= !bit;
@@ -307,6 +362,7 @@ impl Socket for NetlinkSocket {
             _ => return Err(Errno::EINVAL),
         }
         let mut state = self.state.lock();
+        self.note_listens(groups.into());
         // The name has room for the first 32 groups.
         state.groups = state.groups >> 32 << 32 | u64::from(groups);
         Ok(())
@@ -374,19 +430,27 @@ impl Socket for NetlinkSocket {
                 is_strict: self.is_on(netlink::NETLINK_GET_STRICT_CHK),
                 caps_outcomes: self.is_on(netlink::NETLINK_CAP_ACK),
             };
-            for answer in route::serve(&data, &asker) {
-                self.deliver(answer);
+            let answers = match self.is_of(netlink::NETLINK_ROUTE) {
+                true => route::serve(&data, &asker),
+                false => diagnosis::serve(&data, &asker),
+            };
+            // Who reads what came before gets all of a list, however long that is.
+            let has_room = self.queue.lock().cost <= self.common.receive_buffer();
+            let more = if has_room { MOST_ANSWERS } else { 0 };
+            for data in answers {
+                let (from, group) = (0, 0);
+                self.enqueue_or_fail(Datagram { data, from, group }, more);
             }
             return Ok(len);
         }
-        let receiver = PORTS.lock().get(&to).and_then(Weak::upgrade);
+        let receiver = PORTS.lock().get(&self.key(to)).and_then(Weak::upgrade);
         let receiver = receiver.ok_or(Errno::ECONNREFUSED)?;
         let mut datagram = Some(Datagram {
             data,
             from: port,
             group: 0,
         });
-        let enqueue = || receiver.try_enqueue(&mut datagram);
+        let enqueue = || receiver.try_enqueue(&mut datagram, 0);
         message.timeout.wait(&receiver.common.writers, enqueue)?;
         Ok(len)
     }
@@ -492,7 +556,7 @@ impl Socket for NetlinkSocket {
     fn release(&self) {
         let port = self.state.lock().port;
         if port != 0 {
-            PORTS.lock().remove(&port);
+            PORTS.lock().remove(&self.key(port));
         }
         let datagrams = core::mem::take(&mut self.queue.lock().datagrams);
         drop(datagrams);
@@ -501,10 +565,13 @@ impl Socket for NetlinkSocket {
 
 impl Mailbox for NetlinkSocket {
     fn deliver(&self, data: Vec<u8>) {
-        self.enqueue_or_fail(Datagram {
-            data,
-            from: 0,
-            group: 0,
-        });
+        self.enqueue_or_fail(
+            Datagram {
+                data,
+                from: 0,
+                group: 0,
+            },
+            0,
+        );
     }
 }

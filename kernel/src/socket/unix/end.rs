@@ -159,6 +159,14 @@ pub fn all() -> impl Iterator<Item = Arc<End>> {
 }
 
 impl End {
+    /// Returns the inode of the socket that this one sends to.
+    pub fn peer_inode(&self) -> Option<u64> {
+        let peer = self.peer.load(Relaxed);
+        let is_it = |end: &Arc<End>| Arc::as_ptr(end) as usize == peer;
+        let found = if peer == 0 { None } else { all().find(is_it) };
+        found.map(|end| end.common.inode)
+    }
+
     /// An end of a socket of type `kind`.
     ///
     /// # Errors

@@ -16,6 +16,10 @@ const DELAYED_ACK: u64 = 40 * MS;
 impl Block {
     /// Takes a segment, and answers it.
     pub fn arrive(&mut self, segment: Segment, host: &mut dyn Host) {
+        self.counts.received = self.counts.received.wrapping_add(1);
+        if !segment.data.is_empty() {
+            self.counts.received_with_data = self.counts.received_with_data.wrapping_add(1);
+        }
         match self.state {
             State::Closed | State::Listen => return,
             State::SynSent => self.arrive_in_syn_sent(segment, host),

@@ -7,6 +7,7 @@
 //! - `input`: arriving segments; `acks`: what they acknowledge; `output`: segments to send;
 //! - `timers`: retransmission, probes, delayed acknowledgements, keep-alive;
 //! - `sent`: the send queue; `gaps`: bytes behind a gap; `rack`: what is lost;
+//! - `info`: what an end tells of itself;
 //! - `congestion`, `rtt`: how much may be on its way, and for how long.
 
 use abi::Errno;
@@ -18,6 +19,7 @@ use super::segment::{Flags, Options, Segment, Seq};
 mod acks;
 mod congestion;
 mod gaps;
+mod info;
 mod input;
 mod output;
 mod rack;
@@ -28,6 +30,7 @@ mod timers;
 pub use congestion::Algorithm;
 use congestion::Congestion;
 use gaps::Gaps;
+pub use info::{Counts, Info};
 use rack::Rack;
 use rtt::{MS, RoundTrip, SECOND};
 use sent::{Piece, Sent};
@@ -246,6 +249,7 @@ pub struct Block {
     keep_probes: u32,
     /// When a segment out of place was last answered.
     challenged_at: u64,
+    counts: Counts,
 }
 
 /// What an end that is over needs to answer late segments.
@@ -325,6 +329,7 @@ impl Block {
             heard_at: now,
             keep_probes: 0,
             challenged_at: 0,
+            counts: Counts::default(),
         }
     }
 

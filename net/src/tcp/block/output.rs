@@ -1,7 +1,10 @@
 //! Segments to send: SYNs, data and its repetition, acknowledgements.
 
 use super::{Block, Host, MS, Piece, State, rtt::SECOND};
-use crate::tcp::segment::{Flags, MAX_SACKS, Options, Sacks, Segment, Seq};
+use crate::{
+    counters::Counter,
+    tcp::segment::{Flags, MAX_SACKS, Options, Sacks, Segment, Seq},
+};
 use fbuf::Aggregate;
 
 /// The time for which a small segment is held back (`TCP_CORK`).
@@ -37,6 +40,7 @@ impl Block {
     }
 
     fn emit_syn(&mut self, host: &mut dyn Host) {
+        self.counts.sent = self.counts.sent.wrapping_add(1);
         let answers = self.state != State::SynSent;
         let window = (host.room() as u32).min(u16::MAX.into());
         let now = host.now();
@@ -160,6 +164,10 @@ impl Block {
         self.ack_now = owes_report;
         self.delayed_ack = None;
         self.unacked = 0;
+        self.counts.sent = self.counts.sent.wrapping_add(1);
+        if !segment.data.is_empty() {
+            self.counts.sent_with_data = self.counts.sent_with_data.wrapping_add(1);
+        }
         host.emit(segment);
     }
 
@@ -172,6 +180,12 @@ impl Block {
     fn burst(&self) -> u32 {
         let bulk = self.path.bulk.min(u16::MAX.into());
         (bulk / self.segment * self.segment).max(self.segment)
+    }
+
+    fn note_repeated(&mut self, bytes: usize) {
+        Counter::tcp_segments_repeated.add(1);
+        self.counts.repeated = self.counts.repeated.wrapping_add(1);
+        self.counts.repeated_bytes += bytes as u64;
     }
 
     /// Sends lost pieces again.
@@ -187,6 +201,7 @@ impl Block {
                 return;
             };
             let (seq, flags, data) = (piece.seq, piece.flags, piece.data.clone());
+            self.note_repeated(data.len());
             if flags.has(Flags::SYN) {
                 self.emit_syn(host);
             } else {
@@ -341,6 +356,7 @@ impl Block {
                 return;
             };
             let (seq, flags, data) = (piece.seq, piece.flags, piece.data.clone());
+            self.note_repeated(data.len());
             self.emit(seq, flags.with(Flags::PSH), data, host);
         }
         self.probe = Some((self.next, self.next == before));

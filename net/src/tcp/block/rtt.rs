@@ -51,6 +51,11 @@ impl RoundTrip {
         }
     }
 
+    /// Returns how much measurements differ.
+    pub fn variation(&self) -> u64 {
+        self.variation
+    }
+
     /// Returns the timeout without doublings.
     pub fn base_timeout(&self) -> u64 {
         match self.smoothed {

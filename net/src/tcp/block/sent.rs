@@ -88,6 +88,15 @@ impl Sent {
         self.flight
     }
 
+    /// Returns how many pieces have arrived behind a gap, are to be sent again, were sent again.
+    pub fn scores(&self) -> (u32, u32, u32) {
+        let sacked = match self.sacked {
+            0 => 0,
+            _ => self.pieces.iter().filter(|piece| piece.is_sacked).count(),
+        };
+        (sacked as u32, self.lost as u32, self.again as u32)
+    }
+
     pub fn has_lost(&self) -> bool {
         self.lost > 0
     }

@@ -32,7 +32,7 @@ impl Block {
         times.into_iter().flatten().min()
     }
 
-    fn keep_due(&self) -> Option<u64> {
+    pub(super) fn keep_due(&self) -> Option<u64> {
         let lives = matches!(
             self.state,
             State::Established | State::CloseWait | State::FinWait1 | State::FinWait2

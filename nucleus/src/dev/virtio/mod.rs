@@ -9,6 +9,8 @@
 mod queue;
 mod request;
 mod rings;
+#[cfg(not(target_os = "none"))]
+pub mod simulated;
 #[cfg(target_os = "none")]
 mod transport;
 
@@ -17,7 +19,10 @@ use alloc::{sync::Arc, vec::Vec};
 pub use queue::Queue;
 pub use request::Request;
 
-use crate::dma::{Attachment, Pool};
+use crate::{
+    dma::{Attachment, Pool},
+    task::WaitQueue,
+};
 
 /// What a device is: the numbers of the specification.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,7 +63,7 @@ pub struct Found {
     #[cfg(target_os = "none")]
     function: crate::dev::pci::Function,
     #[cfg(not(target_os = "none"))]
-    never: core::convert::Infallible,
+    script: Arc<simulated::Script>,
 }
 
 /// How many queues a device is started with, and what each of them takes.
@@ -68,10 +73,15 @@ pub struct Queues {
     pub count: u16,
     /// The most slots of each.
     pub slots: usize,
-    /// The messages by which they interrupt, at least 1, as far as the device has so many: queue
-    /// `n` has message `n`, and where there are fewer, queues share them in turn.
+    /// The messages by which they interrupt, at least 1, as far as the device has so many: group
+    /// `n` has message `n`, and where there are fewer, groups share them in turn.
     pub messages: u16,
+    /// Queues of a group, which follow each other; at least 1.
+    pub group: u16,
 }
+
+/// Copies bytes from an offset on out of the configuration of a device that begins to work.
+pub type ReadConfig<'a> = &'a dyn Fn(usize, &mut [u8]) -> Result<(), Error>;
 
 impl Queues {
     /// As many queues, each as large as the device lets it be and with a message of its own.
@@ -80,6 +90,7 @@ impl Queues {
             count,
             slots: rings::MAX_SLOTS,
             messages: count,
+            group: 1,
         }
     }
 }
@@ -93,6 +104,10 @@ pub struct Device {
     #[cfg_attr(not(target_os = "none"), allow(dead_code))]
     domain: Arc<Attachment>,
     features: u64,
+    /// Woken when the device has changed its configuration.
+    changes: Arc<WaitQueue>,
+    #[cfg(not(target_os = "none"))]
+    script: Arc<simulated::Script>,
 }
 
 /// The devices of a kind that were not taken before, in the order of their places on the bus.
@@ -128,14 +143,25 @@ impl Found {
     /// # Errors
     /// [`Error::Lacks`], [`Error::Broken`], [`Error::OutOfMemory`]; the device does nothing then.
     pub fn start_with(self, wanted: u64, queues: Queues) -> Result<Device, Error> {
+        self.start_chosen(|_, _| Ok((wanted, queues)))
+    }
+
+    /// Starts the device with the features and queues that `choose` makes of the features that it
+    /// offers and its configuration.
+    ///
+    /// # Errors
+    /// As [`start_with`](Found::start_with), and those of `choose`.
+    pub fn start_chosen(
+        self,
+        choose: impl FnOnce(u64, ReadConfig<'_>) -> Result<(u64, Queues), Error>,
+    ) -> Result<Device, Error> {
         #[cfg(target_os = "none")]
         {
-            transport::start(self.function, wanted, queues)
+            transport::start(self.function, choose)
         }
         #[cfg(not(target_os = "none"))]
         {
-            let _ = (wanted, queues);
-            match self.never {}
+            simulated::start(self.script, choose)
         }
     }
 }
@@ -149,6 +175,27 @@ impl Device {
     /// Queue `number`, less than were asked for at [`start`](Found::start).
     pub fn queue(&self, number: u16) -> &Arc<Queue> {
         &self.queues[number as usize]
+    }
+
+    /// How many queues there are.
+    pub fn queue_count(&self) -> u16 {
+        self.queues.len() as u16
+    }
+
+    /// Woken when the device says that its configuration has changed. Without a message to spare it
+    /// never is.
+    pub fn changes(&self) -> &Arc<WaitQueue> {
+        &self.changes
+    }
+
+    /// Resets the device, which breaks its promises, and fails all requests, now and later. A unit
+    /// keeps it from memory from now on; without one, what it could write to is never free again.
+    pub fn give_up(&self, why: &str) {
+        #[cfg(target_os = "none")]
+        self.registers.reset();
+        for queue in &self.queues {
+            queue.give_up(why);
+        }
     }
 
     /// Makes a pool whose frames, up to `keep`, stay mapped for the device.
@@ -170,8 +217,7 @@ impl Device {
         }
         #[cfg(not(target_os = "none"))]
         {
-            let _ = (offset, to);
-            Err(Error::Lacks("configuration"))
+            self.script.read_config(offset, to)
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     counters::Counter,
     dma::{self, Addresses, Attachment, BATCH, Driver, Window},
     frame::Contents,
-    lock::{Rank, SpinLock},
+    lock::{OnceArc, Rank, SpinLock},
     task::{Sleep, WaitQueue, Woken},
     time,
 };
@@ -75,8 +75,8 @@ pub(crate) enum Doorbell {
     #[cfg_attr(not(target_os = "none"), allow(dead_code))]
     Register(*mut u16),
     /// A device made of code.
-    #[cfg(test)]
-    Test(alloc::boxed::Box<dyn Fn() + Send + Sync>),
+    #[cfg(not(target_os = "none"))]
+    Code(alloc::boxed::Box<dyn Fn() + Send + Sync>),
 }
 
 /// A queue of requests to a device. All methods may be called by any task.
@@ -92,6 +92,8 @@ pub struct Queue {
     room: WaitQueue,
     /// Woken when the device has done anything.
     progress: WaitQueue,
+    /// A task looks at the queue: an interrupt silences the device and wakes this.
+    bell: OnceArc<WaitQueue>,
 }
 
 // SAFETY: the doorbell's register takes writes from any CPU at any time; all else is Send and Sync.
@@ -136,6 +138,7 @@ impl Queue {
             state: SpinLock::new(Rank::Device, state),
             room: WaitQueue::new(),
             progress: WaitQueue::new(),
+            bell: OnceArc::new(),
         })
     }
 
@@ -328,45 +331,71 @@ impl Queue {
             // SAFETY: the register is mapped for good, and writing it makes the device look at this
             // queue.
             Doorbell::Register(register) => unsafe { register.write_volatile(self.number) },
-            #[cfg(test)]
-            Doorbell::Test(ring) => ring(),
+            #[cfg(not(target_os = "none"))]
+            Doorbell::Code(ring) => ring(),
         }
     }
 
-    /// Takes what the device has done. Any context; its interrupt calls this.
+    /// Leaves all work to a task: from now on an interrupt does no more than silence the device and
+    /// wake `bell`, until [`rearm`](Queue::rearm). Several queues may have one bell. Once.
+    pub fn defer(&self, bell: Arc<WaitQueue>) {
+        self.bell.get_or_insert(|| bell);
+    }
+
+    /// Asks the device not to interrupt until [`rearm`](Queue::rearm).
+    pub fn silence(&self) {
+        self.rings.silence();
+    }
+
+    /// Tells whether the device was asked not to interrupt: by the driver, or by an interrupt for
+    /// any queue of the same message.
+    pub fn is_silent(&self) -> bool {
+        self.rings.is_silent()
+    }
+
+    /// Lets the device interrupt for what it does from now on. Returns whether it has done
+    /// something before, for which no interrupt may come.
+    pub fn rearm(&self) -> bool {
+        self.rings.rearm();
+        self.has_news()
+    }
+
+    /// Tells whether the device has done something that was not [looked](Queue::look) at, or has
+    /// failed.
+    pub fn has_news(&self) -> bool {
+        let state = self.state.lock_irq();
+        state.broken || self.domain.is_revoked() || self.rings.used(state.used).is_some()
+    }
+
+    /// Tells whether the device has failed.
+    pub fn is_broken(&self) -> bool {
+        self.state.lock_irq().broken
+    }
+
+    /// Handles an interrupt.
+    #[cfg_attr(not(target_os = "none"), allow(dead_code))]
+    pub(crate) fn interrupt(&self) {
+        match self.bell.get() {
+            Some(bell) => {
+                self.silence();
+                bell.wake_all();
+            }
+            None => self.look(),
+        }
+    }
+
+    /// Takes what the device has done. Any context; its interrupt calls this, unless it is
+    /// [deferred](Queue::defer).
     pub fn look(&self) {
         let mut room = 0;
         {
             let mut state = self.state.lock_irq();
-            let state = &mut *state;
-            if self.domain.is_revoked() && !state.broken {
-                self.fail(state, "its device reaches no memory any more");
-                room = usize::MAX;
-            }
-            while !state.broken {
-                let Some((number, written)) = self.rings.used(state.used) else {
-                    break;
-                };
-                state.used = state.used.wrapping_add(1);
-                let busy = state
-                    .slots
-                    .get_mut(number as usize)
-                    .filter(|slot| slot.busy);
-                let Some(slot) = busy else {
-                    self.fail(state, "its device broke the protocol");
-                    room = usize::MAX;
-                    break;
-                };
-                slot.busy = false;
-                if let Some(window) = slot.window() {
-                    dma::take(&self.domain, window);
-                }
-                // Room was reserved for all of them.
-                state.free.push(number as u16);
+            let was_broken = state.broken;
+            while self.take_used(&mut state).is_some() {
                 room += 1;
-                if let Some(request) = &slot.request {
-                    request.finish(End::Written(written));
-                }
+            }
+            if state.broken && !was_broken {
+                room = usize::MAX;
             }
         }
         if room > 0 {
@@ -379,15 +408,61 @@ impl Queue {
         }
     }
 
-    /// Fails all requests, now and later: the device reaches nothing any more. Any context.
-    pub(crate) fn give_up(&self) {
+    /// Returns the next request that the device has done, in the device's order: for the only task
+    /// that takes what the device has done, where all is left to one ([`defer`](Queue::defer)).
+    /// `None` if there is none, or the device has failed.
+    pub fn next_done(&self) -> Option<Arc<Request>> {
+        let done = {
+            let mut state = self.state.lock_irq();
+            let number = self.take_used(&mut state)?;
+            state.slots[number].request.clone()
+        };
+        self.room.wake_one();
+        done
+    }
+
+    /// Takes the next element of the used ring; returns the slot of the request, which is done.
+    fn take_used(&self, state: &mut State) -> Option<usize> {
+        if self.domain.is_revoked() && !state.broken {
+            self.fail(state, "its device reaches no memory any more");
+        }
+        if state.broken {
+            return None;
+        }
+        let (number, written) = self.rings.used(state.used)?;
+        state.used = state.used.wrapping_add(1);
+        let busy = state
+            .slots
+            .get_mut(number as usize)
+            .filter(|slot| slot.busy);
+        let Some(slot) = busy else {
+            self.fail(state, "its device broke the protocol");
+            return None;
+        };
+        slot.busy = false;
+        if let Some(window) = slot.window() {
+            dma::take(&self.domain, window);
+        }
+        // Room was reserved for all of them.
+        state.free.push(number as u16);
+        if let Some(request) = &slot.request {
+            request.finish(End::Written(written));
+        }
+        Some(number as usize)
+    }
+
+    /// Fails all requests, now and later, for the reason `why`. Any context.
+    pub(crate) fn give_up(&self, why: &str) {
         let mut state = self.state.lock_irq();
         if !state.broken {
-            self.fail(&mut state, "its device reaches no memory any more");
+            self.fail(&mut state, why);
         }
         drop(state);
         self.progress.wake_all();
         self.room.wake_all();
+        if let Some(bell) = self.bell.get() {
+            bell.wake_all();
+        }
     }
 
     /// The device broke its promises, or is gone: nothing more is asked of it. Where a unit stands
@@ -455,9 +530,14 @@ impl Queue {
 
 impl Driver for Queue {
     fn device_lost(&self) {
-        self.give_up();
+        self.give_up("its device reaches no memory any more");
     }
 }
 
+#[cfg(not(target_os = "none"))]
+mod side;
 #[cfg(test)]
 mod tests;
+
+#[cfg(not(target_os = "none"))]
+pub use side::{Piece, Side};

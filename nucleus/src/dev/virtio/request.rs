@@ -19,6 +19,8 @@ pub struct Request {
     /// from [`GIVEN`] to another; all else changes it under the lock of `parts`.
     state: AtomicU64,
     done: WaitQueue,
+    /// Whatever the driver wants.
+    number: u32,
 }
 
 pub(super) struct Parts {
@@ -53,7 +55,7 @@ impl Request {
     /// # Panics
     /// If a part is empty or leaves its frame, or `readable` is more than there are.
     pub fn new(parts: Vec<Part>, readable: usize) -> Arc<Request> {
-        let request = Request::done_already(Vec::new());
+        let request = Request::done_already(Vec::new(), 0);
         request.renew(readable, |list| *list = parts);
         Arc::new(request)
     }
@@ -64,15 +66,29 @@ impl Request {
     /// # Errors
     /// [`OutOfMemory`].
     pub fn idle(parts: usize) -> Result<Arc<Request>, OutOfMemory> {
-        let list = crate::try_vec(parts)?;
-        Ok(Arc::new(Request::done_already(list)))
+        Request::idle_numbered(parts, 0)
     }
 
-    fn done_already(list: Vec<Part>) -> Request {
+    /// As [`idle`](Request::idle), with a number by which the driver knows it.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn idle_numbered(parts: usize, number: u32) -> Result<Arc<Request>, OutOfMemory> {
+        let list = crate::try_vec(parts)?;
+        Ok(Arc::new(Request::done_already(list, number)))
+    }
+
+    /// The number that the driver gave it, or 0.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    fn done_already(list: Vec<Part>, number: u32) -> Request {
         Request {
             parts: SpinLock::new(Rank::Leaf, Parts { list, readable: 0 }),
             state: AtomicU64::new(0),
             done: WaitQueue::new(),
+            number,
         }
     }
 

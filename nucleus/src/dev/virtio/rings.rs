@@ -30,6 +30,9 @@ pub(super) const DEVICE_WRITES: u16 = 2;
 pub(super) const INDIRECT: u16 = 4;
 /// In the used ring's flags: the device looks at the ring by itself.
 const NO_NOTIFY: u16 = 1;
+/// In the available ring's flags: the driver looks at the ring by itself. A hint: the device may
+/// interrupt nevertheless.
+pub(super) const NO_INTERRUPT: u16 = 1;
 
 /// Where in the second frame of the rings the used ring begins; the available one is at 0.
 pub(super) const USED: usize = 1024;
@@ -109,6 +112,24 @@ impl Rings {
         // this sees the wish.
         fence(Ordering::SeqCst);
         self.word(USED).load(Ordering::Relaxed) & NO_NOTIFY == 0
+    }
+
+    /// Asks the device not to interrupt.
+    pub(super) fn silence(&self) {
+        self.word(0).store(NO_INTERRUPT, Ordering::Relaxed);
+    }
+
+    /// Whether the device was asked not to interrupt.
+    pub(super) fn is_silent(&self) -> bool {
+        self.word(0).load(Ordering::Relaxed) == NO_INTERRUPT
+    }
+
+    /// Lets the device interrupt again. Whoever looks at the rings afterwards sees what it has done
+    /// without an interrupt.
+    pub(super) fn rearm(&self) {
+        self.word(0).store(0, Ordering::Relaxed);
+        // Either the device sees that it is to interrupt, or the next look sees what it has done.
+        fence(Ordering::SeqCst);
     }
 
     /// The request that the device has used after `used` others, if there is one: a slot's number

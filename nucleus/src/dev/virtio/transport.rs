@@ -21,7 +21,7 @@ use virtio_drivers::{
 };
 
 use super::{
-    Device, Error, Kind, Queues,
+    Device, Error, Kind, Queues, ReadConfig,
     queue::{Doorbell, Queue},
     rings::MAX_SLOTS,
 };
@@ -31,6 +31,7 @@ use crate::{
     dma::{self, AttachError, Driver, Policy},
     hw::machine,
     lock::{Rank, SpinLock},
+    task::WaitQueue,
 };
 
 bitflags::bitflags! {
@@ -102,25 +103,33 @@ pub(super) struct Registers(SpinLock<PciTransport>);
 
 impl Registers {
     pub(super) fn read_config(&self, offset: usize, to: &mut [u8]) -> Result<(), Error> {
-        let transport = self.0.lock();
-        // Read again if the device changed it meanwhile.
-        for _ in 0..100 {
-            let before = transport.read_config_generation();
-            for (i, byte) in to.iter_mut().enumerate() {
-                *byte = transport
-                    .read_config_space(offset + i)
-                    .map_err(|_| Error::Lacks("configuration"))?;
-            }
-            if transport.read_config_generation() == before {
-                return Ok(());
-            }
-        }
-        Err(Error::Broken)
+        read_config(&self.0.lock(), offset, to)
     }
+
+    pub(super) fn reset(&self) {
+        self.0.lock().set_status(DeviceStatus::empty());
+    }
+}
+
+fn read_config(transport: &PciTransport, offset: usize, to: &mut [u8]) -> Result<(), Error> {
+    // Read again if the device changed it meanwhile.
+    for _ in 0..100 {
+        let before = transport.read_config_generation();
+        for (i, byte) in to.iter_mut().enumerate() {
+            *byte = transport
+                .read_config_space(offset + i)
+                .map_err(|_| Error::Lacks("configuration"))?;
+        }
+        if transport.read_config_generation() == before {
+            return Ok(());
+        }
+    }
+    Err(Error::Broken)
 }
 
 /// The common registers that the crate keeps to itself, by byte.
 mod common {
+    pub const CONFIG_VECTOR: usize = 16;
     pub const QUEUE_SELECT: usize = 22;
     pub const QUEUE_VECTOR: usize = 26;
     pub const QUEUE_NOTIFY: usize = 30;
@@ -228,6 +237,16 @@ impl Own {
         Some(mapped.wrapping_add(inside).cast())
     }
 
+    /// Lets message `entry` say that the configuration has changed. False if the device refuses.
+    fn set_config_vector(&self, entry: u16) -> bool {
+        let register = self.register(common::CONFIG_VECTOR);
+        // SAFETY: mapped by `find`; the device sends that message for its configuration.
+        unsafe {
+            register.write_volatile(entry);
+            register.read_volatile() != NO_VECTOR
+        }
+    }
+
     /// Lets message `entry` say that something is done in a queue. False if the device refuses.
     fn set_vector(&self, queue: u16, entry: u16) -> bool {
         self.select(queue);
@@ -240,8 +259,11 @@ impl Own {
     }
 }
 
-/// As [`super::Found::start_with`].
-pub(super) fn start(mut function: Function, wanted: u64, queues: Queues) -> Result<Device, Error> {
+/// As [`super::Found::start_chosen`].
+pub(super) fn start(
+    mut function: Function,
+    choose: impl FnOnce(u64, ReadConfig<'_>) -> Result<(u64, Queues), Error>,
+) -> Result<Device, Error> {
     if !function.enable() {
         return Err(Error::Lacks("an address for its registers"));
     }
@@ -252,6 +274,11 @@ pub(super) fn start(mut function: Function, wanted: u64, queues: Queues) -> Resu
     let own = Own::find(&function).ok_or(Error::Lacks("the registers of version 1"))?;
     let mut transport = PciTransport::new::<Machine, _>(&mut pci::root(), function.at)
         .map_err(|_| Error::Lacks("the registers of version 1"))?;
+    // Begun anew with the features that are chosen.
+    transport.set_status(DeviceStatus::empty());
+    transport.set_status(DeviceStatus::ACKNOWLEDGE | DeviceStatus::DRIVER);
+    let offered = transport.read_device_features();
+    let (wanted, queues) = choose(offered, &|offset, to| read_config(&transport, offset, to))?;
     let wanted = NEEDED | Features::ACCESS_PLATFORM | Features::from_bits_retain(wanted);
     let features = transport.begin_init(wanted);
     if !features.contains(NEEDED) {
@@ -293,18 +320,16 @@ pub(super) fn start(mut function: Function, wanted: u64, queues: Queues) -> Resu
         domain.add_driver(driver)?;
         made.push(queue);
     }
+    let groups = queues.count.div_ceil(queues.group.max(1));
     let messages = queues.messages.min(function.messages());
-    let messages = messages.clamp(1, queues.count.max(1));
+    let messages = messages.clamp(1, groups.max(1));
     for entry in 0..messages {
-        let told: Vec<_> = made
-            .iter()
-            .skip(entry.into())
-            .step_by(messages.into())
-            .cloned()
-            .collect();
+        let group_of = |queue: &Queue| queue.number() / queues.group.max(1);
+        let told = made.iter().filter(|it| group_of(it) % messages == entry);
+        let told: Vec<_> = told.cloned().collect();
         let handler = {
             let told = told.clone();
-            Box::new(move || told.iter().for_each(|queue| queue.look()))
+            Box::new(move || told.iter().for_each(|queue| queue.interrupt()))
         };
         let can_tell = function.on_message(entry, handler);
         for queue in told {
@@ -319,6 +344,13 @@ pub(super) fn start(mut function: Function, wanted: u64, queues: Queues) -> Resu
             }
         }
     }
+    // A message more, where there is one.
+    let changes = Arc::new(WaitQueue::new());
+    let told = changes.clone();
+    let can_tell = function.on_message(messages, Box::new(move || told.wake_all()));
+    if can_tell {
+        own.set_config_vector(messages);
+    }
     for queue in &made {
         let [descriptors, available, used] = queue.addresses();
         let slots = queue.slots() as u32;
@@ -329,6 +361,7 @@ pub(super) fn start(mut function: Function, wanted: u64, queues: Queues) -> Resu
         queues: made,
         domain,
         features: features.bits(),
+        changes,
         registers: Registers(SpinLock::new(Rank::Leaf, transport)),
     })
 }

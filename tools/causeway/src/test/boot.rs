@@ -16,6 +16,7 @@ use crate::console::Console;
 use crate::disk::Disk;
 use crate::guest::{Ending, Guest};
 use crate::input::Bytes;
+use crate::net;
 use crate::qemu::{self, Accelerator, Boot, Iommu, Machine};
 use crate::root::Root;
 use crate::screen::{Screen, Watch};
@@ -271,6 +272,16 @@ impl Plan<'_> {
     pub fn words<T: Into<String>>(mut self, words: impl IntoIterator<Item = T>) -> Self {
         self.words.extend(words.into_iter().map(Into::into));
         self
+    }
+
+    /// A card, as the options of `causeway run` ask for one.
+    ///
+    /// # Errors
+    /// When they contradict each other.
+    pub fn net(mut self, options: &net::Options) -> Result<Self> {
+        self.options.extend(options.kernel()?);
+        let words = options.qemu(self.cpus)?;
+        Ok(self.words(words))
     }
 
     /// A disk in the first place on which some accesses to one sector fail by `EIO`. `events` are

@@ -6,16 +6,16 @@
 //! gives guests disks and looks at the images, [`devices`] memory of devices, [`ext2`] does so with
 //! roots that stay or whose machine is killed, [`database`] with Debian's sqlite3 on them, [`swap`]
 //! gives small guests swap space, [`iommu`] runs some of all of these with the devices behind an
-//! IOMMU, [`debian`] compares the output of scripts of Debian's programs with Linux's, [`install`]
-//! installs the host command and runs it without the source, [`bench`] runs `causeway bench` on a
-//! few rows, [`experiments`] each row of the guest's bench once, [`compare`] runs `causeway
-//! compare-linux` where there is a Linux, [`icount`] compares instruction counts with the last
-//! release's, [`stress`] runs Debian's `stress-ng`, [`pressure`] does so in a machine that is too
-//! small for it, [`python`] compares the outcomes of Python's own tests with Linux's, [`report`]
-//! opens the page of a bench in a browser, [`session`] types at a guest's console, [`console`] uses
-//! guests as commands, [`starts`] starts guests that must fail, or start in unusual ways, and
-//! [`ways`] gives guests a folder as root in each way. [`boot`] plans and runs a boot for all of
-//! them.
+//! IOMMU, [`network`] guests with a network card, [`debian`] compares the output of scripts of
+//! Debian's programs with Linux's, [`install`] installs the host command and runs it without the
+//! source, [`bench`] runs `causeway bench` on a few rows, [`experiments`] each row of the guest's
+//! bench once, [`compare`] runs `causeway compare-linux` where there is a Linux, [`icount`]
+//! compares instruction counts with the last release's, [`stress`] runs Debian's `stress-ng`,
+//! [`pressure`] does so in a machine that is too small for it, [`python`] compares the outcomes of
+//! Python's own tests with Linux's, [`report`] opens the page of a bench in a browser, [`session`]
+//! types at a guest's console, [`console`] uses guests as commands, [`starts`] starts guests that
+//! must fail, or start in unusual ways, and [`ways`] gives guests a folder as root in each way.
+//! [`boot`] plans and runs a boot for all of them.
 
 mod attacks;
 mod bench;
@@ -32,6 +32,7 @@ pub mod host;
 mod icount;
 mod install;
 mod iommu;
+mod network;
 mod pressure;
 mod programs;
 mod python;
@@ -313,6 +314,7 @@ fn groups(bench: &boot::Bench, report: &mut Report, options: &options::Test) -> 
     compare::run(bench, report);
     swap::run(bench, report);
     iommu::run(bench, report);
+    network::run(bench, report);
     session::run(bench, report);
     console::run(bench, report);
     strangers::run(bench, report)?;

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 
-use super::{database, debian, python, strangers, stress};
+use super::{database, debian, network, python, strangers, stress};
 use crate::project;
 use crate::root::debian::{There, make};
 
@@ -42,6 +42,7 @@ pub fn folder(name: &str, packages: &[&str]) -> Result<PathBuf> {
 /// Errors are ignored here: a test that finds no root tries again and reports the reason.
 pub fn prepare() {
     let _ = database::folder();
+    let _ = network::folder();
     let _ = strangers::busybox_32();
     let _ = debian::folder();
     let _ = stress::folder();

@@ -3,7 +3,10 @@
 //! `options` has the options of their levels, and the groups that UDP sockets join.
 
 use alloc::sync::Arc;
-use core::net::SocketAddr;
+use core::{
+    net::SocketAddr,
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+};
 
 use abi::{Errno, Result, raw::ioctl as raw_ioctl, raw::net as raw};
 use fbuf::{Aggregate, Source};
@@ -11,6 +14,7 @@ use fs::Ready;
 use net::{
     Family,
     datagram::{self, MAX_V4, Protocol, SendOptions},
+    ip::{ICMP, ICMP_V6},
     ports::NameOptions,
 };
 use nucleus::{
@@ -39,6 +43,8 @@ pub struct Datagrams {
     common: Common,
     socket: Arc<datagram::Socket>,
     ip: SpinLock<IpOptions>,
+    /// The interface that was given with the peer's address; 0 for none.
+    scope: AtomicU32,
     /// A datagram that is being put together (`MSG_MORE`, `UDP_CORK`).
     corked: Mutex<Corked>,
 }
@@ -57,21 +63,31 @@ impl Datagrams {
         let (kind, number) = match protocol {
             Protocol::Udp => (raw::SOCK_DGRAM, IPPROTO_UDP),
             Protocol::UdpLite => (raw::SOCK_DGRAM, IPPROTO_UDPLITE),
+            Protocol::Ping => {
+                let number = match family {
+                    Family::V4 => ICMP,
+                    Family::V6 => ICMP_V6,
+                };
+                (raw::SOCK_DGRAM, number.into())
+            }
             Protocol::Raw(number) => (raw::SOCK_RAW, number.into()),
         };
         let common = Common::new(domain(family), kind, number);
         let options = datagram::Options {
             name: NameOptions {
                 // Raw sockets of IPv6 never handle IPv4.
-                v6_only: !protocol.has_ports(),
+                v6_only: !protocol.has_ports() || protocol == Protocol::Ping,
                 ..name_options(&common)
             },
+            // Packets of this protocol have their header.
+            has_header: protocol == Protocol::Raw(255),
             ..datagram::Options::default()
         };
         Arc::new(Datagrams {
             common,
             socket: stack().datagram_socket(family, protocol, options),
             ip: SpinLock::new(Rank::Leaf, IpOptions::default()),
+            scope: AtomicU32::new(0),
             corked: Mutex::new(fbuf::rank::QUEUE_WRITING, Corked::default()),
         })
     }
@@ -106,6 +122,8 @@ impl Datagrams {
         ancillary: &Ancillary,
         data: &mut dyn Source,
     ) -> Result<usize> {
+        // The interface of an address that is valid on one link only.
+        let scope = self.scope.load(Relaxed);
         let peer = to.or_else(|| self.socket.remote());
         let ip = *self.ip.lock();
         let (service, hops) = match peer {
@@ -117,6 +135,7 @@ impl Datagrams {
             from: ancillary.from,
             service: ancillary.service.unwrap_or(service),
             hops: ancillary.hops.unwrap_or(hops),
+            interface: ancillary.interface.max(scope),
         };
         self.socket.send(data, how)
     }
@@ -175,6 +194,7 @@ impl Socket for Datagrams {
             return Ok(());
         }
         let name = self.read_name(address, Asked::Connect)?;
+        self.scope.store(name::scope(address), Relaxed);
         self.socket.connect(name)
     }
 
@@ -203,7 +223,10 @@ impl Socket for Datagrams {
             Some(to) => Some(self.read_name(to, Asked::Send)?),
             None => None,
         };
-        let ancillary = control::read(&message.control)?;
+        let mut ancillary = control::read(&message.control)?;
+        if let (0, Some(to)) = (ancillary.interface, &message.to) {
+            ancillary.interface = name::scope(to);
+        }
         let mut corked = self.corked.lock();
         if corked.always || corked.data.is_some() || message.has(raw::MSG_MORE) {
             return self.send_corked(&mut corked, to, &ancillary, message);
@@ -271,6 +294,7 @@ impl Socket for Datagrams {
         self.socket.set_options(|options| match name {
             raw::SO_REUSEADDR => options.name.reuse_address = common.is_on(name),
             raw::SO_REUSEPORT => options.name.reuse_port = common.is_on(name),
+            raw::SO_BINDTODEVICE => options.interface = common.device(),
             raw::SO_BROADCAST => options.broadcast = common.is_on(name),
             raw::SO_RCVBUF | raw::SO_RCVBUFFORCE => {
                 options.receive_buffer = common.receive_buffer();

@@ -81,7 +81,9 @@ impl Datagrams {
         ip_options::set(&self.ip, family, level, name, value)?;
         let ip = *self.ip.lock();
         self.socket.set_options(|options| {
-            options.multicast_by_loopback = ip.multicast_by_loopback();
+            options.multicast_interface = ip.multicast_interface();
+            options.is_whole = ip.is_whole(family);
+            options.has_header = ip.v4(raw::IP_HDRINCL);
             options.multicast_loop = match family {
                 Family::V4 => ip.v4(raw::IP_MULTICAST_LOOP),
                 Family::V6 => ip.v6(raw::IPV6_MULTICAST_LOOP),
@@ -208,39 +210,41 @@ impl Datagrams {
             ),
             _ => return None,
         };
-        Some(group.and_then(|group| {
+        Some(group.and_then(|(group, interface)| {
             if join {
-                self.socket.join(group)
+                self.socket.join(group, interface)
             } else {
-                self.socket.leave(group)
+                self.socket.leave(group, interface)
             }
         }))
     }
 }
 
-/// Reads a `struct ip_mreq` or `ip_mreqn`.
-fn group_v4(value: &Value) -> Result<IpAddr> {
+/// Reads a `struct ip_mreq` or `ip_mreqn`: the group, and the interface's number.
+fn group_v4(value: &Value) -> Result<(IpAddr, u32)> {
     let mut bytes = [0; 8];
     if value.bytes(&mut bytes)? < 8 {
         return Err(Errno::EINVAL);
     }
-    interface::chosen(value)?;
-    Ok(Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]).into())
+    let index = interface::chosen(value)? as u32;
+    let group = Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]);
+    Ok((group.into(), index))
 }
 
 /// Reads a `struct ipv6_mreq`: the group, and the interface's number.
-fn group_v6(value: &Value) -> Result<IpAddr> {
+fn group_v6(value: &Value) -> Result<(IpAddr, u32)> {
     let bytes: [u8; 20] = value.read()?;
     interface::check_index(number(&bytes, 16) as i32)?;
     let mut ip = [0; 16];
     ip.copy_from_slice(&bytes[..16]);
-    Ok(Ipv6Addr::from(ip).into())
+    Ok((Ipv6Addr::from(ip).into(), number(&bytes, 16)))
 }
 
 /// Reads a `struct group_req`: the interface's number, padding, a `struct sockaddr_storage`.
-fn group_of_any(family: Family, value: &Value) -> Result<IpAddr> {
+fn group_of_any(family: Family, value: &Value) -> Result<(IpAddr, u32)> {
     let bytes: [u8; 36] = value.read()?;
     interface::check_index(number(&bytes, 0) as i32)?;
     let address = Address::new(&bytes[8..]);
-    Ok(name::read(family, &address, Asked::Connect)?.ip())
+    let group = name::read(family, &address, Asked::Connect)?.ip();
+    Ok((group, number(&bytes, 0)))
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::*;
-use crate::dev::virtio::rings::{DEVICE_WRITES, Descriptor, INDIRECT, NEXT, USED};
+use crate::dev::virtio::rings::Descriptor;
 use crate::{
     PAGE_SIZE,
     dma::{self, Part},
@@ -32,7 +32,7 @@ const DEVICE: u16 = 0x28;
 
 fn queue() -> Queue {
     let domain = dma::domain_of(DEVICE).unwrap();
-    Queue::new(0, SLOTS, domain, Doorbell::Test(Box::new(|| ()))).unwrap()
+    Queue::new(0, SLOTS, domain, Doorbell::Code(Box::new(|| ()))).unwrap()
 }
 
 fn pause() {
@@ -41,100 +41,48 @@ fn pause() {
 
 /// The other side of a queue.
 struct Device {
-    queue: Arc<Queue>,
+    side: Side,
     /// Slots that were made available and are not used yet.
     taken: Vec<u16>,
-    seen: u16,
-    used: u16,
     lied: bool,
 }
 
 impl Device {
     fn new(queue: Arc<Queue>) -> Device {
         Device {
-            queue,
+            side: Side::new(queue, DEVICE),
             taken: Vec::new(),
-            seen: 0,
-            used: 0,
             lied: false,
         }
     }
 
     /// Takes what was made available.
     fn take(&mut self) {
-        while self.queue.rings.word(2).load(Ordering::Acquire) != self.seen {
-            let at = 4 + 2 * (self.seen as usize % SLOTS);
-            let number = self.queue.rings.word(at).load(Ordering::Relaxed);
-            assert!((number as usize) < SLOTS);
+        while let Some(number) = self.side.take() {
             // It is there already only after a lie.
             assert!(self.lied || !self.taken.contains(&number));
             self.taken.push(number);
-            self.seen = self.seen.wrapping_add(1);
         }
-    }
-
-    /// The descriptors behind a slot's one.
-    fn table(&self, number: u16) -> Vec<Descriptor> {
-        let read = |at: u64, index: usize| {
-            let mut bytes = [0; size_of::<Descriptor>()];
-            let at = at + (index * size_of::<Descriptor>()) as u64;
-            assert!(device_read(DEVICE, at, &mut bytes), "a device's own fault");
-            // SAFETY: any bytes are a descriptor.
-            unsafe { core::mem::transmute::<_, Descriptor>(bytes) }
-        };
-        let [descriptors, ..] = self.queue.addresses();
-        let head = read(descriptors, number as usize);
-        assert_eq!(head.flags, INDIRECT);
-        let count = head.len as usize / size_of::<Descriptor>();
-        let all: Vec<_> = (0..count).map(|index| read(head.address, index)).collect();
-        for (index, descriptor) in all.iter().enumerate() {
-            let last = index + 1 == count;
-            assert_eq!(descriptor.flags & NEXT == 0, last);
-            assert!(last || descriptor.next as usize == index + 1);
-        }
-        all
     }
 
     /// Adds the bytes that it reads, and fills what it writes with the sum. Returns how many it
     /// wrote.
     fn serve(&self, number: u16) -> u32 {
         let (mut sum, mut written) = (0u8, 0);
-        for descriptor in self.table(number) {
-            let to_write = descriptor.flags & DEVICE_WRITES != 0;
-            let mut bytes = vec![sum; descriptor.len as usize];
-            let is_done = match to_write {
-                true => device_write(DEVICE, descriptor.address, &bytes),
-                false => device_read(DEVICE, descriptor.address, &mut bytes),
+        for piece in self.side.pieces(number).expect("a device's own fault") {
+            let mut bytes = vec![sum; piece.len as usize];
+            let is_done = match piece.is_written {
+                true => device_write(DEVICE, piece.address, &bytes),
+                false => device_read(DEVICE, piece.address, &mut bytes),
             };
             assert!(is_done, "a part that the device can't reach");
-            if to_write {
-                written += descriptor.len;
+            if piece.is_written {
+                written += piece.len;
             } else {
                 sum = bytes.iter().fold(sum, |sum, &byte| sum.wrapping_add(byte));
             }
         }
         written
-    }
-
-    /// Writes an element of the used ring and moves the index.
-    fn put_used(&mut self, number: u32, written: u32) {
-        let offset = USED + 4 + self.used as usize % SLOTS * 8;
-        // SAFETY: inside the frame of the rings and aligned.
-        unsafe {
-            let element = self
-                .queue
-                .rings
-                .rings
-                .bytes()
-                .add(offset)
-                .cast::<(u32, u32)>();
-            element.write_volatile((number, written));
-        }
-        self.used = self.used.wrapping_add(1);
-        self.queue
-            .rings
-            .word(USED + 2)
-            .store(self.used, Ordering::Release);
     }
 
     /// Does one of the requests, if there is one.
@@ -143,7 +91,7 @@ impl Device {
         if !self.taken.is_empty() {
             let number = self.taken.swap_remove(below(self.taken.len()));
             let written = self.serve(number);
-            self.put_used(number.into(), written);
+            self.side.put_used(number.into(), written);
         }
     }
 
@@ -153,29 +101,21 @@ impl Device {
         self.take();
         let real = self.taken.first().copied().map_or(0, u32::from);
         match below(6) {
-            0 => self.put_used(random_u64() as u32, random_u64() as u32),
-            1 => self.put_used(SLOTS as u32, 0),
-            2 => self.put_used(below(SLOTS) as u32, u32::MAX),
+            0 => self.side.put_used(random_u64() as u32, random_u64() as u32),
+            1 => self.side.put_used(SLOTS as u32, 0),
+            2 => self.side.put_used(below(SLOTS) as u32, u32::MAX),
             3 => {
                 // The same one twice.
-                self.put_used(real, 1);
-                self.put_used(real, 1);
+                self.side.put_used(real, 1);
+                self.side.put_used(real, 1);
             }
             4 => {
                 // Far more than there can be.
-                self.used = self.used.wrapping_add(random_u64() as u16);
-                self.queue
-                    .rings
-                    .word(USED + 2)
-                    .store(self.used, Ordering::Release);
+                self.side.move_used(random_u64() as u16);
             }
             _ => {
                 // Back again.
-                self.used = self.used.wrapping_sub(1);
-                self.queue
-                    .rings
-                    .word(USED + 2)
-                    .store(self.used, Ordering::Release);
+                self.side.move_used(u16::MAX);
             }
         }
     }
@@ -247,7 +187,7 @@ fn exchange(
                 act(&mut device, turn);
                 turn += 1;
                 if interrupts {
-                    device.queue.look();
+                    device.side.queue().look();
                 }
                 pause();
             }

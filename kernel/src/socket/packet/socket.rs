@@ -1,0 +1,666 @@
+//! Packet sockets.
+
+use alloc::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Weak},
+};
+use core::{
+    sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    time::Duration,
+};
+
+use abi::{
+    Errno, Result,
+    raw::{if_packet as packet, ioctl::FIONREAD, net as raw},
+};
+use fbuf::{Aggregate, BytesSource};
+use fs::Ready;
+use net::{
+    ip::Interface,
+    link::{Direction, Mac, Tap},
+    packet::{Checksum, Packet},
+};
+use nucleus::{
+    PAGE_SIZE, VirtAddr, frame,
+    sync::{OnceArc, Rank, SpinLock},
+    task::Watch,
+    time, user,
+};
+use vm::{
+    Pager,
+    account::{Kind, Stock},
+};
+
+use super::{
+    AF_PACKET,
+    name::Name,
+    ring::{self, Ring, Shape},
+    seen::{ETHERNET, Seen},
+};
+use crate::{
+    bpf::Program,
+    socket::{
+        Address, Answer, Common, Incoming, Outgoing, Socket, Value,
+        inet::{interface, stack},
+    },
+};
+
+/// The level of the options.
+const SOL_PACKET: u32 = 263;
+/// Packets of all protocols.
+const ALL: u16 = 3;
+/// Linux's accounting for keeping one packet, besides its bytes.
+const OVERHEAD: usize = 768;
+/// The longest frame that a program sends, besides the interface's MTU.
+const MAX: usize = 65_535;
+/// `sendto` to a socket without a protocol.
+const AUXILIARY: usize = 20;
+
+/// All sockets by inode.
+static SOCKETS: SpinLock<BTreeMap<u64, Weak<PacketSocket>>> =
+    SpinLock::new(Rank::Leaf, BTreeMap::new());
+
+/// A packet socket.
+pub struct PacketSocket {
+    common: Common,
+    own: Weak<PacketSocket>,
+    /// The header of the link is left out (`SOCK_DGRAM`).
+    is_cooked: bool,
+    /// `ETH_P_*`, 0 for none.
+    protocol: AtomicU32,
+    /// 0 for all interfaces.
+    interface: AtomicU32,
+    is_tapping: AtomicBool,
+    filter: SpinLock<Option<Arc<Program>>>,
+    queue: SpinLock<Queue>,
+    ring: OnceArc<Ring>,
+    has_auxiliary: AtomicBool,
+    ignores_outgoing: AtomicBool,
+    version: AtomicU32,
+    reserve: AtomicU32,
+    /// Interfaces that it has made promiscuous.
+    watched: SpinLock<[Option<(u32, u32)>; MOST_WATCHED]>,
+}
+
+/// The most memberships of one socket.
+const MOST_WATCHED: usize = 16;
+
+struct Queue {
+    packets: VecDeque<Kept>,
+    /// Bytes, as they count against the receive buffer.
+    cost: usize,
+    /// Frames that they hold.
+    frames: usize,
+    stock: Stock,
+    /// Packets since the last question for them, those that were lost included.
+    seen: u32,
+    lost: u32,
+}
+
+/// A packet that waits to be received.
+#[derive(Clone)]
+struct Kept {
+    data: Aggregate,
+    /// Bytes of the packet, of which the filter wanted fewer perhaps.
+    whole: usize,
+    name: Name,
+    at: Duration,
+    checksum: u32,
+    link: usize,
+}
+
+/// One socket, as `/proc/net/packet` shows it.
+pub struct Entry {
+    pub kind: u32,
+    pub protocol: u16,
+    pub interface: u32,
+    /// Bytes that wait.
+    pub waiting: usize,
+    pub owner: u32,
+    pub inode: u64,
+}
+
+/// Visits all sockets.
+pub fn list(mut visit: impl FnMut(Entry)) {
+    let fill = |after: Option<u64>, take: &mut dyn FnMut(u64, Arc<PacketSocket>) -> bool| {
+        use core::ops::Bound::{Excluded, Unbounded};
+        let sockets = SOCKETS.lock();
+        let mut rest = sockets.range((after.map_or(Unbounded, Excluded), Unbounded));
+        rest.all(|(inode, socket)| match socket.upgrade() {
+            Some(socket) => take(*inode, socket),
+            None => true,
+        });
+    };
+    nucleus::visit_by_key(fill, |socket| {
+        visit(Entry {
+            kind: socket.common.kind,
+            protocol: socket.protocol.load(Relaxed) as u16,
+            interface: socket.interface.load(Relaxed),
+            waiting: socket.queue.lock().cost,
+            owner: socket.common.owner.0,
+            inode: socket.common.inode,
+        });
+        true
+    });
+}
+
+impl PacketSocket {
+    /// Makes a socket, which sees packets of a protocol from now on unless that is 0.
+    ///
+    /// # Errors
+    /// `ENOMEM`, `ENOBUFS` if there are too many.
+    pub fn make(kind: u32, protocol: u16) -> Result<Arc<dyn Socket>> {
+        frame::check_not_scarce()?;
+        let socket = Arc::new_cyclic(|own| PacketSocket {
+            common: Common::new(AF_PACKET, kind, protocol.swap_bytes().into()),
+            own: own.clone(),
+            is_cooked: kind == raw::SOCK_DGRAM,
+            protocol: AtomicU32::new(protocol.into()),
+            interface: AtomicU32::new(0),
+            is_tapping: AtomicBool::new(false),
+            filter: SpinLock::new(Rank::Leaf, None),
+            queue: SpinLock::new(
+                Rank::Leaf,
+                Queue {
+                    packets: VecDeque::new(),
+                    cost: 0,
+                    frames: 0,
+                    stock: Stock::of_current(Kind::Sockets),
+                    seen: 0,
+                    lost: 0,
+                },
+            ),
+            ring: OnceArc::new(),
+            has_auxiliary: AtomicBool::new(false),
+            ignores_outgoing: AtomicBool::new(false),
+            version: AtomicU32::new(0),
+            reserve: AtomicU32::new(0),
+            watched: SpinLock::new(Rank::Leaf, [None; MOST_WATCHED]),
+        });
+        let inode = socket.common.inode;
+        SOCKETS.lock().insert(inode, Arc::downgrade(&socket));
+        socket.set_tapping(protocol != 0)?;
+        Ok(socket)
+    }
+
+    /// Sees packets from now on, or not any more.
+    fn set_tapping(&self, sees: bool) -> Result<()> {
+        let Some(own) = self.own.upgrade() else {
+            return Ok(());
+        };
+        let own: Arc<dyn Tap> = own;
+        if self.is_tapping.swap(sees, Relaxed) == sees {
+            return Ok(());
+        }
+        let taps = stack().network().taps();
+        match sees {
+            true => taps
+                .add(own)
+                .inspect_err(|_| self.is_tapping.store(false, Relaxed)),
+            false => {
+                taps.remove(&own);
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes the next packet, or a copy of it.
+    fn take(&self, peek: bool) -> Option<Kept> {
+        let mut queue = self.queue.lock();
+        if peek {
+            return queue.packets.front().cloned();
+        }
+        let kept = queue.packets.pop_front()?;
+        queue.cost -= kept.data.len() + OVERHEAD;
+        queue.frames -= kept.data.slice_count();
+        let frames = queue.frames;
+        queue.stock.cover(frames);
+        Some(kept)
+    }
+
+    /// Keeps the first `len` bytes of a packet; false without room.
+    fn keep(&self, seen: &Seen<'_>, len: usize, at: Duration) -> bool {
+        let cost = len + OVERHEAD;
+        {
+            let queue = self.queue.lock();
+            if queue.cost > 0 && queue.cost + cost > self.common.receive_buffer() {
+                return false;
+            }
+        }
+        if frame::is_scarce() {
+            return false;
+        }
+        let mut data = Aggregate::new();
+        let mut piece = [0; 512];
+        let mut done = 0;
+        while done < len {
+            let wanted = (len - done).min(piece.len());
+            let n = seen.copy(done, &mut piece[..wanted]);
+            let filled = data.fill_from(&mut BytesSource::new(&piece[..n]), n);
+            if n == 0 || filled != Ok(n) {
+                return false;
+            }
+            done += n;
+        }
+        let kept = Kept {
+            data,
+            whole: seen.size(),
+            name: seen.name,
+            at,
+            checksum: seen.checksum(),
+            link: seen.link,
+        };
+        let mut queue = self.queue.lock();
+        if queue.packets.try_reserve(1).is_err() {
+            return false;
+        }
+        queue.cost += cost;
+        queue.frames += kept.data.slice_count();
+        let frames = queue.frames;
+        queue.stock.cover(frames);
+        queue.packets.push_back(kept);
+        true
+    }
+
+    /// Counts packets that interest it; returns whether some were lost since the last one.
+    fn note(&self, was_kept: bool) {
+        let mut queue = self.queue.lock();
+        queue.seen = queue.seen.wrapping_add(1);
+        queue.lost = queue.lost.wrapping_add(u32::from(!was_kept));
+    }
+
+    /// Makes the ring, or only checks that none is wanted.
+    fn make_ring(&self, value: &Value) -> Result<()> {
+        let words: [u32; 4] = value.read()?;
+        let [block_size, blocks, slot_size, slots] = words.map(|word| word as usize);
+        if slots == 0 && blocks == 0 {
+            return Ok(());
+        }
+        if self.ring.get().is_some() {
+            return Err(Errno::EBUSY);
+        }
+        let version = match self.version.load(Relaxed) {
+            1 => 2,
+            2 => 3,
+            _ => return Err(Errno::EINVAL),
+        };
+        let private = match version {
+            3 => value.read::<[u32; 7]>()?[5] as usize,
+            _ => 0,
+        };
+        let shape = Shape {
+            version,
+            block_size,
+            blocks,
+            slot_size,
+            slots,
+            reserve: self.reserve.load(Relaxed) as usize,
+            private,
+            has_link: !self.is_cooked,
+        };
+        let account = self.common.account();
+        let charge = |bytes| account.map(|account| account.charge(Kind::Sockets, 0, bytes));
+        let made = Ring::new(shape, charge)?;
+        self.ring.get_or_insert(|| made);
+        Ok(())
+    }
+
+    /// Adds or removes a membership (`struct packet_mreq`): packets for other machines.
+    fn change_membership(&self, value: &Value, joins: bool) -> Result<()> {
+        let bytes: [u8; 16] = value.read()?;
+        let index = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        let kind = u32::from(u16::from_le_bytes([bytes[4], bytes[5]]));
+        let interface = interface::by_index(index)?;
+        // All groups are received anyway.
+        if kind != packet::PACKET_MR_PROMISC {
+            return match kind {
+                packet::PACKET_MR_MULTICAST
+                | packet::PACKET_MR_ALLMULTI
+                | packet::PACKET_MR_UNICAST => Ok(()),
+                _ => Err(Errno::EINVAL),
+            };
+        }
+        let mut watched = self.watched.lock();
+        let is_it = |it: &&mut Option<(u32, u32)>| it.is_some_and(|it| it.0 == index);
+        match (watched.iter_mut().find(is_it), joins) {
+            (Some(Some((_, count))), true) => {
+                *count += 1;
+                return Ok(());
+            }
+            (Some(slot), false) => match slot {
+                Some((_, count)) if *count > 1 => {
+                    *count -= 1;
+                    return Ok(());
+                }
+                _ => *slot = None,
+            },
+            (None, false) => return Err(Errno::EADDRNOTAVAIL),
+            (_, true) => {
+                let free = watched.iter_mut().find(|it| it.is_none());
+                *free.ok_or(Errno::ENOBUFS)? = Some((index, 1));
+            }
+        }
+        drop(watched);
+        match joins {
+            true => interface.watch(),
+            false => interface.unwatch(),
+        }
+        Ok(())
+    }
+
+    /// The interface, the destination and the protocol of a message.
+    fn way(&self, to: Option<&Address>) -> Result<(Arc<Interface>, Name)> {
+        let name = match to {
+            Some(to) => Name::read(to)?,
+            None => Name {
+                interface: self.interface.load(Relaxed),
+                protocol: self.protocol.load(Relaxed) as u16,
+                ..Name::default()
+            },
+        };
+        let found = stack().network().interface(name.interface);
+        let interface = found.ok_or(Errno::ENXIO)?;
+        if !interface.is_up() {
+            return Err(Errno::ENETDOWN);
+        }
+        Ok((interface, name))
+    }
+}
+
+impl Tap for PacketSocket {
+    fn see(&self, index: u32, mac: Option<Mac>, direction: Direction, packet: &Packet) {
+        let only = self.interface.load(Relaxed);
+        if only != 0 && only != index {
+            return;
+        }
+        let protocol = self.protocol.load(Relaxed) as u16;
+        let is_outgoing = direction == Direction::Out;
+        // Only those that want all see what is sent.
+        if is_outgoing && (protocol != ALL || self.ignores_outgoing.load(Relaxed)) {
+            return;
+        }
+        let seen = Seen::new(index, mac, direction, packet, self.is_cooked);
+        if protocol != ALL && protocol != seen.name.protocol {
+            return;
+        }
+        let filter = self.filter.lock().clone();
+        let mut len = seen.size();
+        if let Some(filter) = filter {
+            match filter.run_on_packet(&seen) as usize {
+                0 => return,
+                wanted => len = len.min(wanted),
+            }
+        }
+        let now = time::since_epoch();
+        let was_kept = match self.ring.get() {
+            Some(ring) => {
+                let has_lost = self.queue.lock().lost > 0;
+                ring.add(&seen, len, now, has_lost)
+            }
+            None => self.keep(&seen, len, now),
+        };
+        self.note(was_kept);
+        if was_kept {
+            self.common.readers.wake_shared(false);
+        }
+    }
+}
+
+impl Socket for PacketSocket {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn bind(&self, address: &Address) -> Result<()> {
+        let name = Name::read(address)?;
+        if name.interface != 0 {
+            interface::by_index(name.interface)?;
+        }
+        self.interface.store(name.interface, Relaxed);
+        if name.protocol != 0 {
+            self.protocol.store(name.protocol.into(), Relaxed);
+        }
+        self.set_tapping(self.protocol.load(Relaxed) != 0)
+    }
+
+    fn name(&self) -> Result<Address> {
+        let index = self.interface.load(Relaxed);
+        let mut name = Name {
+            protocol: self.protocol.load(Relaxed) as u16,
+            interface: index,
+            ..Name::default()
+        };
+        if let Ok(interface) = interface::by_index(index) {
+            name.hardware = crate::socket::netlink::hardware(&interface);
+            if interface.is_loopback() {
+                name.mac_len = 6;
+            }
+            if let Some(mac) = interface.mac() {
+                (name.mac, name.mac_len) = (mac.0, 6);
+            }
+        }
+        Ok(Address::new(&name.bytes()))
+    }
+
+    fn send(&self, message: &mut Outgoing<'_>) -> Result<usize> {
+        let (interface, name) = self.way(message.to.as_ref())?;
+        let len = message.data.left();
+        let mac = interface.mac();
+        let header = if mac.is_some() { ETHERNET } else { 0 };
+        let most = usize::from(interface.mtu()) + if self.is_cooked { 0 } else { ETHERNET };
+        if len > most.min(MAX) {
+            return Err(Errno::EMSGSIZE);
+        }
+        if !self.is_cooked && len < header.max(1) {
+            return Err(Errno::EINVAL);
+        }
+        frame::check_not_scarce()?;
+        let mut data = Aggregate::new();
+        if data.fill_from(message.data, len)? < len {
+            return Err(Errno::EFAULT);
+        }
+        // `lo` shows a header that its packets have not.
+        if interface.is_loopback() && !self.is_cooked {
+            if len < ETHERNET {
+                return Err(Errno::EINVAL);
+            }
+            data.clip_front(ETHERNET);
+        }
+        let mut packet = Packet {
+            data,
+            checksum: Checksum::Unknown,
+            ..Packet::default()
+        };
+        if let (true, Some(own)) = (self.is_cooked, mac) {
+            let head = packet.head.push(ETHERNET);
+            head[..6].copy_from_slice(&name.mac);
+            head[6..12].copy_from_slice(&own.0);
+            head[12..].copy_from_slice(&name.protocol.to_be_bytes());
+        }
+        interface.transmit(packet);
+        if interface.is_loopback() {
+            stack().network().run_loopback(MOST_DELIVERED);
+        }
+        Ok(len)
+    }
+
+    fn receive(&self, message: &mut Incoming<'_>) -> Result<usize> {
+        if message.has(raw::MSG_ERRQUEUE) {
+            return Err(Errno::EAGAIN);
+        }
+        let peek = message.peeks();
+        let next = || match self.common.take_error() {
+            Some(error) => Some(Err(error)),
+            None => self.take(peek).map(Ok),
+        };
+        let mut kept = message.timeout.wait(&self.common.readers, next)??;
+        message.from = Some(Address::new(&kept.name.bytes()));
+        self.common.put_time(&mut message.control, kept.at);
+        let given = kept.data.len();
+        if self.has_auxiliary.load(Relaxed) {
+            let mut bytes = [0; AUXILIARY];
+            let words = [1 | kept.checksum, kept.whole as u32, given as u32];
+            for (n, word) in words.into_iter().enumerate() {
+                bytes[n * 4..n * 4 + 4].copy_from_slice(&word.to_le_bytes());
+            }
+            let network = if self.is_cooked { 0 } else { kept.link as u16 };
+            bytes[14..16].copy_from_slice(&network.to_le_bytes());
+            message
+                .control
+                .put(SOL_PACKET, packet::PACKET_AUXDATA, &bytes);
+        }
+        let wanted = given.min(message.data.room());
+        let mut copied = 0;
+        while copied < wanted {
+            match kept.data.drain_into(message.data, wanted - copied)? {
+                0 => return Err(Errno::EFAULT),
+                n => copied += n,
+            }
+        }
+        if copied < given {
+            message.answer |= raw::MSG_TRUNC;
+        }
+        Ok(match message.has(raw::MSG_TRUNC) {
+            true => given,
+            false => copied,
+        })
+    }
+
+    fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Ready {
+        if let Some(watch) = watch {
+            watch.add(&self.common.readers);
+        }
+        let waiting = match self.ring.get() {
+            Some(ring) => ring.is_readable(time::since_epoch()),
+            None => !self.queue.lock().packets.is_empty(),
+        };
+        let mut ready = Ready::OUT | Ready::WRNORM;
+        ready.set(Ready::IN | Ready::RDNORM, waiting);
+        ready.set(Ready::ERR, self.common.has_error());
+        ready
+    }
+
+    fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
+        if command != FIONREAD {
+            return Err(Errno::ENOTTY);
+        }
+        let next = {
+            let queue = self.queue.lock();
+            queue.packets.front().map_or(0, |kept| kept.data.len())
+        };
+        user::write(argument, &(next as i32))?;
+        Ok(0)
+    }
+
+    fn set_option(&self, level: u32, name: u32, value: &Value) -> Result<()> {
+        if level != SOL_PACKET {
+            return Err(Errno::ENOPROTOOPT);
+        }
+        match name {
+            packet::PACKET_ADD_MEMBERSHIP => return self.change_membership(value, true),
+            packet::PACKET_DROP_MEMBERSHIP => return self.change_membership(value, false),
+            packet::PACKET_RX_RING => return self.make_ring(value),
+            _ => {}
+        }
+        let number = value.int()?;
+        match name {
+            packet::PACKET_AUXDATA => self.has_auxiliary.store(number != 0, Relaxed),
+            packet::PACKET_IGNORE_OUTGOING => {
+                self.ignores_outgoing.store(number != 0, Relaxed);
+            }
+            packet::PACKET_VERSION => {
+                if self.ring.get().is_some() {
+                    return Err(Errno::EBUSY);
+                }
+                if !(0..=2).contains(&number) {
+                    return Err(Errno::EINVAL);
+                }
+                self.version.store(number as u32, Relaxed);
+            }
+            packet::PACKET_RESERVE => {
+                if self.ring.get().is_some() {
+                    return Err(Errno::EBUSY);
+                }
+                let reserve = u32::try_from(number).map_err(|_| Errno::EINVAL)?;
+                if reserve as usize > PAGE_SIZE {
+                    return Err(Errno::EINVAL);
+                }
+                self.reserve.store(reserve, Relaxed);
+            }
+            // Times are those of arrival in the kernel.
+            packet::PACKET_TIMESTAMP | packet::PACKET_COPY_THRESH | packet::PACKET_LOSS => {}
+            _ => return Err(Errno::ENOPROTOOPT),
+        }
+        Ok(())
+    }
+
+    fn option(&self, level: u32, name: u32) -> Result<Answer> {
+        if level != SOL_PACKET {
+            return Err(Errno::ENOPROTOOPT);
+        }
+        Ok(match name {
+            packet::PACKET_STATISTICS => {
+                let (seen, lost) = {
+                    let mut queue = self.queue.lock();
+                    (
+                        core::mem::take(&mut queue.seen),
+                        core::mem::take(&mut queue.lost),
+                    )
+                };
+                match self.version.load(Relaxed) {
+                    2 => Answer::of(&[seen, lost, 0]),
+                    _ => Answer::of(&[seen, lost]),
+                }
+            }
+            packet::PACKET_AUXDATA => Answer::flag(self.has_auxiliary.load(Relaxed)),
+            packet::PACKET_IGNORE_OUTGOING => Answer::flag(self.ignores_outgoing.load(Relaxed)),
+            packet::PACKET_VERSION => Answer::Int(self.version.load(Relaxed) as i32),
+            packet::PACKET_RESERVE => Answer::Int(self.reserve.load(Relaxed) as i32),
+            packet::PACKET_TIMESTAMP => Answer::Int(0),
+            _ => return Err(Errno::ENOPROTOOPT),
+        })
+    }
+
+    fn exchange_option(
+        &self,
+        level: u32,
+        name: u32,
+        given: &mut dyn FnMut() -> Result<i32>,
+    ) -> Option<Result<Answer>> {
+        let asks = level == SOL_PACKET && name == packet::PACKET_HDRLEN;
+        asks.then(|| given().and_then(ring::head_len).map(Answer::Int))
+    }
+
+    fn set_filter(&self, filter: Option<Program>) -> Result<()> {
+        let is_none = filter.is_none();
+        let filter = filter.map(Arc::new);
+        let old = core::mem::replace(&mut *self.filter.lock(), filter);
+        match is_none && old.is_none() {
+            true => Err(Errno::ENOENT),
+            false => Ok(()),
+        }
+    }
+
+    fn ring(&self) -> Result<Arc<dyn Pager>> {
+        match self.ring.get_arc() {
+            Some(ring) => Ok(ring),
+            None => Err(Errno::EINVAL),
+        }
+    }
+
+    fn release(&self) {
+        let _ = self.set_tapping(false);
+        SOCKETS.lock().remove(&self.common.inode);
+        let watched = core::mem::take(&mut *self.watched.lock());
+        for (index, _) in watched.into_iter().flatten() {
+            if let Ok(interface) = interface::by_index(index) {
+                interface.unwatch();
+            }
+        }
+        let kept = core::mem::take(&mut self.queue.lock().packets);
+        drop(kept);
+    }
+}
+
+/// Packets inside this machine that a call delivers at most.
+const MOST_DELIVERED: usize = 256;

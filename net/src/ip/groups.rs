@@ -1,0 +1,227 @@
+//! Membership in groups: which ones are joined on which interface, and what routers and switches
+//! are told of it (IGMP version 2, RFC 2236; MLD version 1, RFC 2710).
+
+use alloc::collections::BTreeMap;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::{
+    ICMP_V6, IGMP,
+    input::Received,
+    interface::{Interface, LOOPBACK},
+    network::Network,
+    output::pseudo_sum,
+};
+use crate::{
+    packet::{Head, Sum},
+    timer::now,
+};
+
+/// The most groups of all interfaces.
+const MOST: usize = 1024;
+/// Types of messages of IGMP, and of ICMP for IPv6.
+const QUERY: u8 = 0x11;
+const REPORT: u8 = 0x16;
+const LEAVE: u8 = 0x17;
+pub(super) const LISTENER_QUERY: u8 = 130;
+const LISTENER_REPORT: u8 = 131;
+const LISTENER_DONE: u8 = 132;
+/// The option that makes routers look at a packet, for IPv4 and as a header of IPv6 (RFC 2113, RFC
+/// 2711).
+const ALERT_V4: [u8; 4] = [0x94, 4, 0, 0];
+const ALERT_V6: [u8; 8] = [ICMP_V6, 0, 5, 2, 0, 0, 1, 0];
+/// Groups of all routers.
+const ROUTERS_V4: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 2);
+const ROUTERS_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
+/// Groups of which nobody is told.
+const ALL_V4: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
+const ALL_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+
+/// Groups by interface, with the number of members.
+#[derive(Default, Debug)]
+pub(super) struct Groups(BTreeMap<(u32, IpAddr), u32>);
+
+impl Network {
+    /// Returns the number of the interface on which a group is joined; 0 leaves that to the routes.
+    pub(crate) fn interface_for(&self, group: IpAddr, interface: u32) -> u32 {
+        match interface {
+            0 => self
+                .route(group)
+                .map_or(LOOPBACK, |route| route.interface.index()),
+            index => index,
+        }
+    }
+
+    /// Notes that a socket has joined a group on an interface. The link is told of the first one.
+    pub(crate) fn join(&self, group: IpAddr, index: u32) {
+        let is_first = {
+            let mut groups = self.groups.lock();
+            if groups.0.len() >= MOST && !groups.0.contains_key(&(index, group)) {
+                return;
+            }
+            let count = groups.0.entry((index, group)).or_default();
+            *count += 1;
+            *count == 1
+        };
+        if is_first && let Some(interface) = self.interface(index) {
+            self.tell_of_group(&interface, group, true);
+        }
+    }
+
+    /// Notes that a socket has left a group.
+    pub(crate) fn leave(&self, group: IpAddr, index: u32) {
+        let is_last = {
+            let mut groups = self.groups.lock();
+            match groups.0.get_mut(&(index, group)) {
+                Some(1) => groups.0.remove(&(index, group)).is_some(),
+                Some(count) => {
+                    *count -= 1;
+                    false
+                }
+                None => false,
+            }
+        };
+        if is_last && let Some(interface) = self.interface(index) {
+            self.tell_of_group(&interface, group, false);
+        }
+    }
+
+    /// Visits the groups with their interfaces and numbers of members, in order.
+    pub fn visit_groups(&self, mut visit: impl FnMut(u32, IpAddr, u32)) {
+        let mut last = None;
+        loop {
+            let next = {
+                let groups = self.groups.lock();
+                let found = match last {
+                    None => groups.0.iter().next(),
+                    Some(last) => {
+                        use core::ops::Bound::{Excluded, Unbounded};
+                        groups.0.range((Excluded(last), Unbounded)).next()
+                    }
+                };
+                found.map(|(key, count)| (*key, *count))
+            };
+            let Some((key, count)) = next else { return };
+            visit(key.0, key.1, count);
+            last = Some(key);
+        }
+    }
+
+    /// Answers a query of IGMP.
+    pub(super) fn receive_igmp(&self, interface: &Interface, packet: &Received) {
+        let mut message = [0; 8];
+        let mut sum = Sum::default();
+        sum.add_slices(&packet.data);
+        if packet.data.peek(0, &mut message) < 8 || sum.finish() != 0 || message[0] != QUERY {
+            return;
+        }
+        let asked = Ipv4Addr::new(message[4], message[5], message[6], message[7]);
+        self.answer_query(interface, asked.into());
+    }
+
+    /// Answers a query of MLD, whose checksum was verified.
+    pub(super) fn receive_listener_query(&self, interface: &Interface, packet: &Received) {
+        let mut message = [0; 24];
+        let is_near = matches!(packet.from, IpAddr::V6(from) if from.is_unicast_link_local());
+        if packet.data.peek(0, &mut message) < 24 || !is_near || packet.hops != 1 {
+            return;
+        }
+        let mut group = [0; 16];
+        group.copy_from_slice(&message[8..24]);
+        self.answer_query(interface, Ipv6Addr::from(group).into());
+    }
+
+    /// Tells of the groups that a query asks for: one, or all. A flood of queries is answered at
+    /// the rate of messages about errors.
+    fn answer_query(&self, interface: &Interface, asked: IpAddr) {
+        let mut next = Some(asked);
+        if asked.is_unspecified() {
+            next = self.group_behind(interface.index(), asked);
+        }
+        while let Some(group) = next {
+            let is_joined = {
+                let groups = self.groups.lock();
+                groups.0.contains_key(&(interface.index(), group))
+            };
+            if is_joined {
+                if !self.errors.lock().take(now()) {
+                    return;
+                }
+                self.tell_of_group(interface, group, true);
+            }
+            if !asked.is_unspecified() {
+                return;
+            }
+            next = self.group_behind(interface.index(), group);
+        }
+    }
+
+    /// Returns the next group of an interface and of the same version of IP behind one.
+    fn group_behind(&self, index: u32, last: IpAddr) -> Option<IpAddr> {
+        use core::ops::Bound::{Excluded, Unbounded};
+        let groups = self.groups.lock();
+        let mut rest = groups.0.range((Excluded((index, last)), Unbounded));
+        let (key, _) = rest.next()?;
+        (key.0 == index && key.1.is_ipv4() == last.is_ipv4()).then_some(key.1)
+    }
+
+    /// Tells the link that this machine is a member of a group, or not any more.
+    fn tell_of_group(&self, interface: &Interface, group: IpAddr, is_member: bool) {
+        if interface.is_loopback() || !interface.is_up() {
+            return;
+        }
+        let mut head = Head::default();
+        let to: IpAddr = match group {
+            IpAddr::V4(ALL_V4) | IpAddr::V6(ALL_V6) => return,
+            IpAddr::V4(own) => {
+                let to = if is_member { own } else { ROUTERS_V4 };
+                let message = head.push(8);
+                message[0] = if is_member { REPORT } else { LEAVE };
+                message[4..8].copy_from_slice(&own.octets());
+                let mut sum = Sum::default();
+                sum.add(message);
+                message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
+                let from = match interface.source_for(group) {
+                    Some(IpAddr::V4(from)) => from,
+                    _ => Ipv4Addr::UNSPECIFIED,
+                };
+                let header = head.push(24);
+                header[..4].copy_from_slice(&[0x46, 0xc0, 0, 32]);
+                header[6..10].copy_from_slice(&[0x40, 0, 1, IGMP]);
+                header[12..16].copy_from_slice(&from.octets());
+                header[16..20].copy_from_slice(&to.octets());
+                header[20..].copy_from_slice(&ALERT_V4);
+                let mut sum = Sum::default();
+                sum.add(header);
+                header[10..12].copy_from_slice(&sum.finish().to_be_bytes());
+                to.into()
+            }
+            IpAddr::V6(own) => {
+                let to = if is_member { own } else { ROUTERS_V6 };
+                let near = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+                let from = match interface.source_for(near.into()) {
+                    Some(IpAddr::V6(from)) if from.is_unicast_link_local() => from,
+                    _ => Ipv6Addr::UNSPECIFIED,
+                };
+                let message = head.push(24);
+                message[0] = if is_member {
+                    LISTENER_REPORT
+                } else {
+                    LISTENER_DONE
+                };
+                message[8..24].copy_from_slice(&own.octets());
+                let mut sum = pseudo_sum(from.into(), to.into(), ICMP_V6, 24);
+                sum.add(message);
+                message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
+                head.push(8).copy_from_slice(&ALERT_V6);
+                let header = head.push(40);
+                header[..8].copy_from_slice(&[0x60, 0, 0, 0, 0, 32, 0, 1]);
+                header[8..24].copy_from_slice(&from.octets());
+                header[24..].copy_from_slice(&to.octets());
+                to.into()
+            }
+        };
+        if let Ok(route) = self.route_by(to, Some(interface.index())) {
+            self.send_made(&route, to, head, fbuf::Aggregate::new());
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! Interfaces that configure themselves: DHCP, the check for duplicate addresses, routers.
+
+mod common;
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    sync::Arc,
+    time::Duration,
+};
+
+use common::tap::{OWN, Tap, ip, packet, set_sum};
+use net::{
+    Stack,
+    configure::How,
+    ip::{AddressState, Origin},
+};
+use nucleus::{
+    sim::{Random, on_machines},
+    task::{self, Sleep},
+};
+
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+const GIVEN: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 77);
+const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x99);
+
+fn machine(how: How) -> (Stack, Arc<Tap>) {
+    let stack = Stack::new();
+    let tap = Arc::new(Tap::default());
+    let index = stack.network().add_interface(tap.clone()).unwrap();
+    assert_eq!(index, 2);
+    stack.configurator().add(index, how).unwrap();
+    (stack, tap)
+}
+
+const DHCP: How = How {
+    dhcp: true,
+    v6: false,
+};
+const V6: How = How {
+    dhcp: false,
+    v6: true,
+};
+
+/// Runs the timers for some time.
+fn pass(stack: &Stack, milliseconds: u64) {
+    let end = nucleus::time::since_boot() + Duration::from_millis(milliseconds);
+    loop {
+        let due = stack.run_timers().unwrap_or(end).min(end);
+        if nucleus::time::since_boot() >= end {
+            break;
+        }
+        task::sleep(Sleep {
+            interruptible: false,
+            deadline: Some(due.max(nucleus::time::since_boot() + Duration::from_micros(10))),
+        });
+    }
+}
+
+/// A message of a server of DHCP that answers `query`, a packet that was sent.
+fn answer(query: &[u8], kind: u8, edit: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let query = &query[42..];
+    let mut message = vec![0; 240];
+    message[..3].copy_from_slice(&[2, 1, 6]);
+    message[4..8].copy_from_slice(&query[4..8]);
+    message[16..20].copy_from_slice(&GIVEN.octets());
+    message[28..34].copy_from_slice(&query[28..34]);
+    message[236..].copy_from_slice(&[99, 130, 83, 99]);
+    message.extend([53, 1, kind, 54, 4]);
+    message.extend(SERVER.octets());
+    message.extend([1, 4, 255, 255, 255, 0, 3, 4]);
+    message.extend(SERVER.octets());
+    message.extend([6, 8, 10, 9, 0, 2, 10, 9, 0, 3, 15, 4]);
+    message.extend(b"home");
+    message.extend([51, 4, 0, 0, 0, 240]);
+    edit(&mut message);
+    message.push(255);
+    datagram(&message)
+}
+
+fn datagram(message: &[u8]) -> Vec<u8> {
+    let ends = (IpAddr::V4(SERVER), IpAddr::V4(Ipv4Addr::BROADCAST));
+    let mut bytes = vec![0, 67, 0, 68];
+    bytes.extend((8 + message.len() as u16).to_be_bytes());
+    bytes.extend([0, 0]);
+    bytes.extend(message);
+    set_sum(ends, 17, &mut bytes, 6);
+    ip(ends, 17, &bytes, |_| {})
+}
+
+/// The kind of a client's message, and its destinations.
+fn query(bytes: &[u8]) -> (u8, [u8; 6], Ipv4Addr, Ipv4Addr) {
+    let ip = |at: usize| Ipv4Addr::new(bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]);
+    assert_eq!(bytes[34..38], [0, 68, 0, 67], "the ports");
+    assert_eq!(bytes[42 + 240..42 + 242], [53, 1]);
+    let mac: [u8; 6] = bytes[..6].try_into().unwrap();
+    (bytes[42 + 242], mac, ip(26), ip(30))
+}
+
+fn lease(stack: &Stack, tap: &Tap) {
+    pass(stack, 1);
+    let sent = tap.take();
+    assert_eq!(
+        query(&sent[0]),
+        (1, [0xff; 6], Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST)
+    );
+    stack.receive(2, packet(&answer(&sent[0], 2, |_| {})));
+    pass(stack, 1);
+    let sent = tap.take();
+    assert_eq!(query(&sent[0]).0, 3, "a request for what was offered");
+    assert!(!stack.configurator().is_settled());
+    stack.receive(2, packet(&answer(&sent[0], 5, |_| {})));
+    assert!(stack.configurator().is_settled());
+}
+
+#[test]
+fn a_server_gives_an_address_a_route_and_servers_for_names() {
+    on_machines(1, |_| {
+        let (stack, tap) = machine(DHCP);
+        lease(&stack, &tap);
+        let network = stack.network();
+        assert!(network.is_own(GIVEN.into()));
+        let far = network.route(IpAddr::from([1, 2, 3, 4])).unwrap();
+        assert_eq!((far.next_hop, far.source), (SERVER.into(), GIVEN.into()));
+        let near = network.route(IpAddr::from([10, 9, 0, 50])).unwrap();
+        assert_eq!(near.next_hop, IpAddr::from([10, 9, 0, 50]));
+        let resolver = stack.configurator().resolver().unwrap();
+        assert_eq!(resolver.domain, b"home");
+        let servers = [[10, 9, 0, 2], [10, 9, 0, 3]].map(IpAddr::from);
+        assert_eq!(resolver.servers, servers);
+    });
+}
+
+#[test]
+fn an_address_is_renewed_and_lost_when_no_server_answers() {
+    on_machines(1, |_| {
+        let (stack, tap) = machine(DHCP);
+        lease(&stack, &tap);
+        // Half of the 240 seconds.
+        pass(&stack, 119_000);
+        assert!(tap.take().is_empty());
+        pass(&stack, 2_000);
+        let sent = tap.take();
+        // The server's address on the link is asked for first.
+        assert_eq!(sent[0][12..14], [8, 6], "{sent:x?}");
+        let reply = common::tap::arp(SERVER, GIVEN, 2);
+        stack.receive(2, packet(&reply));
+        let sent = tap.take();
+        let (kind, mac, from, to) = query(&sent[0]);
+        assert_eq!((kind, from, to), (3, GIVEN, SERVER));
+        assert_eq!(mac, [2, 9, 9, 9, 9, 1], "to the server alone");
+        stack.receive(2, packet(&answer(&sent[0], 5, |_| {})));
+        pass(&stack, 110_000);
+        assert!(tap.take().is_empty(), "the time has begun anew");
+        pass(&stack, 120_000);
+        let all = tap.take();
+        let last = all.iter().rev().find(|it| it[12..14] == [8, 0]).unwrap();
+        assert_eq!(query(last).1, [0xff; 6], "any server, at last");
+        assert!(stack.network().is_own(GIVEN.into()));
+        pass(&stack, 20_000);
+        assert!(!stack.network().is_own(GIVEN.into()));
+        assert!(stack.network().route(IpAddr::from([1, 2, 3, 4])).is_err());
+        let sent = tap.take();
+        assert_eq!(query(sent.last().unwrap()).0, 1, "it begins again");
+    });
+}
+
+#[test]
+fn a_server_that_refuses_an_address_is_obeyed() {
+    on_machines(1, |_| {
+        let (stack, tap) = machine(DHCP);
+        lease(&stack, &tap);
+        tap.take();
+        stack.note_carrier(2);
+        pass(&stack, 1);
+        let sent = tap.take();
+        assert_eq!(query(&sent[0]).0, 3, "does the address still hold?");
+        stack.receive(2, packet(&answer(&sent[0], 6, |_| {})));
+        assert!(!stack.network().is_own(GIVEN.into()));
+        pass(&stack, 2_000);
+        assert_eq!(query(&tap.take()[0]).0, 1);
+    });
+}
+
+#[test]
+fn answers_that_are_wrong_or_for_others_are_ignored() {
+    on_machines(20, |seed| {
+        let mut random = Random::new(seed);
+        let (stack, tap) = machine(DHCP);
+        pass(&stack, 1);
+        let sent = tap.take();
+        let wrong: [fn(&mut Vec<u8>); 6] = [
+            |message| message[4] ^= 1,
+            |message| message[30] ^= 1,
+            |message| message[16..20].fill(0),
+            |message| message[16..20].fill(255),
+            |message| message[236] = 0,
+            |message| message.truncate(243),
+        ];
+        for edit in wrong {
+            stack.receive(2, packet(&answer(&sent[0], 2, edit)));
+        }
+        for _ in 0..200 {
+            let noise = |message: &mut Vec<u8>| {
+                for _ in 0..1 + random.below(20) {
+                    let at = random.below(message.len());
+                    message[at] = random.below(256) as u8;
+                }
+                message.truncate(random.below(message.len()));
+            };
+            stack.receive(2, packet(&answer(&sent[0], 5, noise)));
+        }
+        assert!(!stack.configurator().is_settled());
+        pass(&stack, 1);
+        let asks = |bytes: &Vec<u8>| query(bytes).0 == 3;
+        assert!(!tap.take().iter().any(asks), "nothing was offered");
+    });
+}
+
+fn router(options: &[u8], life: u16) -> Vec<u8> {
+    let ends = (
+        IpAddr::V6(ROUTER),
+        IpAddr::V6(Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1)),
+    );
+    let mut message = vec![134, 0, 0, 0, 64, 0];
+    message.extend(life.to_be_bytes());
+    message.extend([0; 8]);
+    message.extend(options);
+    set_sum(ends, 58, &mut message, 2);
+    ip(ends, 58, &message, |header| header[7] = 255)
+}
+
+/// The option for `fd55::/64`, valid for so many seconds.
+fn prefix(valid: u32) -> Vec<u8> {
+    let mut option = vec![3, 4, 64, 0xc0];
+    option.extend(valid.to_be_bytes());
+    option.extend(valid.to_be_bytes());
+    option.extend([0; 4]);
+    option.extend(Ipv6Addr::new(0xfd55, 0, 0, 0, 0, 0, 0, 0).octets());
+    option
+}
+
+/// The interface's address in a network.
+fn own(first: u16) -> Ipv6Addr {
+    let [a, b, c, d, e, f] = OWN.map(u16::from);
+    Ipv6Addr::new(
+        first,
+        0,
+        0,
+        0,
+        (a ^ 2) << 8 | b,
+        c << 8 | 0xff,
+        0xfe << 8 | d,
+        e << 8 | f,
+    )
+}
+
+#[test]
+fn routers_are_asked_and_what_they_say_is_used_for_as_long_as_they_say() {
+    on_machines(1, |_| {
+        let (stack, tap) = machine(V6);
+        let network = stack.network();
+        let sent = tap.take();
+        assert_eq!(
+            (sent[0][54], sent[0].len()),
+            (135, 14 + 40 + 24),
+            "a check without an option"
+        );
+        assert!(!network.is_own(own(0xfe80).into()));
+        pass(&stack, 1_100);
+        assert!(network.is_own(own(0xfe80).into()));
+        let sent = tap.take();
+        assert_eq!(sent[0][54], 133, "a question for routers");
+        let dns = [&[25, 3, 0, 0, 0, 0, 1, 0][..], &[0xfd; 16]].concat();
+        let options = [prefix(9_000), dns].concat();
+        stack.receive(2, packet(&router(&options, 1800)));
+        assert_eq!(tap.take()[0][54], 135, "the new address is checked");
+        pass(&stack, 1_100);
+        let route = network.route("2001::1".parse().unwrap()).unwrap();
+        assert_eq!(route.next_hop, IpAddr::V6(ROUTER));
+        assert_eq!(
+            route.source,
+            IpAddr::V6(own(0xfd55)),
+            "not the link-local one"
+        );
+        let near = network.route("fe80::1".parse().unwrap()).unwrap();
+        assert_eq!(near.source, IpAddr::V6(own(0xfe80)));
+        let servers = stack.configurator().resolver().unwrap().servers;
+        assert_eq!(servers, [IpAddr::from([0xfd; 16])]);
+        // Not at once: anyone can send such a message.
+        stack.receive(2, packet(&router(&prefix(1), 0)));
+        assert!(network.route("2001::1".parse().unwrap()).is_err());
+        pass(&stack, 10_000);
+        assert!(network.is_own(own(0xfd55).into()));
+        pass(&stack, 7_300_000);
+        assert!(!network.is_own(own(0xfd55).into()));
+        assert!(network.is_own(own(0xfe80).into()), "this one is for ever");
+    });
+}
+
+#[test]
+fn an_address_of_another_machine_is_not_used() {
+    on_machines(1, |_| {
+        for by_question in [false, true] {
+            let (stack, tap) = machine(V6);
+            tap.take();
+            let target = own(0xfe80);
+            let all = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+            let (from, kind) = match by_question {
+                false => (target, 136),
+                true => (Ipv6Addr::UNSPECIFIED, 135),
+            };
+            let mut message = vec![kind, 0, 0, 0, 0x20, 0, 0, 0];
+            message.extend(target.octets());
+            if !by_question {
+                message.extend([2, 1, 2, 9, 9, 9, 9, 9]);
+            }
+            let ends = (from.into(), all.into());
+            set_sum(ends, 58, &mut message, 2);
+            stack.receive(2, packet(&ip(ends, 58, &message, |header| header[7] = 255)));
+            pass(&stack, 5_000);
+            let network = stack.network();
+            assert!(!network.is_own(target.into()));
+            let address = network
+                .interface(2)
+                .unwrap()
+                .address(target.into())
+                .unwrap();
+            assert_eq!(
+                (address.state, address.origin),
+                (AddressState::Duplicate, Origin::Kernel)
+            );
+            assert!(
+                tap.take().is_empty(),
+                "no question for routers without an address"
+            );
+        }
+    });
+}
+
+#[test]
+fn floods_of_advertisements_make_a_bounded_number_of_addresses() {
+    on_machines(1, |seed| {
+        let mut random = Random::new(seed);
+        let (stack, _) = machine(V6);
+        pass(&stack, 1_100);
+        for nth in 0..500u16 {
+            let mut options = prefix(9_000);
+            options[18..20].copy_from_slice(&nth.to_be_bytes());
+            let mut bytes = router(&options, nth);
+            if nth % 2 == 1 {
+                for _ in 0..random.below(8) {
+                    let at = 54 + random.below(bytes.len() - 54);
+                    bytes[at] = random.below(256) as u8;
+                }
+            }
+            stack.receive(2, packet(&bytes));
+        }
+        let interface = stack.network().interface(2).unwrap();
+        assert!(interface.addresses().unwrap().len() <= 17);
+        assert!(stack.network().routes().unwrap().len() <= 40);
+    });
+}
