@@ -184,9 +184,10 @@ impl ConnectionTable {
         listener: Option<&Arc<Socket>>,
     ) -> bool {
         let pair = begun.pair;
-        let is_known = tcp.lookup.add(begun.clone()).is_ok();
         let listener = listener.map(Arc::downgrade);
+        // Packets find it only after its state was noted: a change that comes first would be none.
         self.add(pair, Link::Line(begun.clone()), socket, listener);
+        let is_known = tcp.lookup.add(begun.clone()).is_ok();
         if !is_known {
             self.over(&pair, Some(abi::Errno::ENOMEM));
             return false;
