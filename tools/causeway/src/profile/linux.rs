@@ -69,7 +69,7 @@ pub fn machine(
             guest.append.join(" ")
         ),
     };
-    Ok(guest.with(boot, memory, Accelerator::Tcg, &guest.disks, &guest.shares))
+    guest.with(boot, memory, Accelerator::Tcg, &guest.disks, &guest.shares)
 }
 
 /// A word as a shell reads it.
