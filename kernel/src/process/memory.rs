@@ -508,7 +508,8 @@ fn end_one(victim: &Process) {
     );
     nucleus::log!("memory in pages: {:?}", frame::usage());
     Counter::out_of_memory_kills.add(1);
-    // Others wait for its memory: those that want more of it do not come first.
+    victim.signals.end(raw::SIGKILL as i32);
+    // Its threads, which make no others from now on, run before those that wait for its memory.
     for thread in victim.threads() {
         thread.change_scheduling(|asked| {
             if !asked.policy.is_real_time() {
@@ -516,7 +517,6 @@ fn end_one(victim: &Process) {
             }
         });
     }
-    victim.signals.end(raw::SIGKILL as i32);
 }
 
 /// Whether processes of this one's user were ended a moment ago because memory ran out: it gets no
