@@ -280,8 +280,7 @@ fn check_mappings(frame: u32, report: Report<'_>) {
     let mut found = 0;
     for (table, index) in reverse::entries(&mappings) {
         found += 1;
-        let is_table = find(table.into()).is_some_and(|it| it.kind() == Type::PageTable1);
-        if !is_table || !load(entry(table, index)).maps(frame) {
+        if !reverse::is_table(table) || !load(entry(table, index)).maps(frame) {
             // What follows cannot be trusted.
             report(Violation::WrongLink {
                 table,
