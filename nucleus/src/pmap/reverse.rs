@@ -1,19 +1,19 @@
 //! Reverse mappings: from a frame to every page-table entry that maps it, without an allocation.
 //!
-//! Each table of level 1 has a frame with one link per entry, anywhere in memory: the table's record
-//! names it. The links of all entries that map one frame form a list; the frame's record has its
-//! head. An entry is named by its *slot*: the table's number among the managed frames times 512,
-//! plus the entry's index. Most frames are mapped once, so a list of one entry is in the record
-//! alone, and what stands in that entry's link is of no interest.
+//! Each table of level 1 has a frame with one link per entry, anywhere in memory; the records of
+//! both name each other. The links of all entries that map one frame form a list; the frame's record
+//! has its head. An entry is named by its *slot*: the number of the frame with its link among the
+//! managed frames times 512, plus the entry's index. Most frames are mapped once, so a list of one
+//! entry is in the record alone, and what stands in that entry's link is of no interest.
 //!
 //! A list is guarded by the reverse lock of its frame ([`Mappings`]).
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::format::ENTRIES;
-use crate::frame::record::{
-    Mappings, NONE, Record, Type, find, first_managed, record, table_bytes,
-};
+use crate::PhysAddr;
+use crate::frame::record::{Mappings, NONE, Type, address, find, first_managed, record};
+use crate::hw::machine;
 
 #[repr(C)]
 struct Link {
@@ -25,39 +25,31 @@ const _: () = assert!(ENTRIES * size_of::<Link>() == crate::PAGE_SIZE);
 
 #[inline]
 fn slot(table: u32, index: usize) -> u32 {
-    (table - first_managed()) * ENTRIES as u32 + index as u32
+    (record(table).partner() - first_managed()) * ENTRIES as u32 + index as u32
 }
 
-/// The table and the index in it of a slot.
-pub(super) fn entry_of(slot: u32) -> (u32, usize) {
+/// The frame with the link of a slot, and the link's index there.
+#[inline]
+fn place_of(slot: u32) -> (u32, usize) {
     (
         slot / ENTRIES as u32 + first_managed(),
         slot as usize % ENTRIES,
     )
 }
 
-fn link_of(slot: u32) -> &'static Link {
-    let (table, index) = entry_of(slot);
-    link_in(table, index)
-}
-
-/// The link of an entry, by the table of level 1 that it is in.
+/// The table and the index in it of a slot.
 #[inline]
-fn link_in(table: u32, index: usize) -> &'static Link {
-    // SAFETY: callers and slots name tables of level 1 only, whose records name a frame of links,
-    // and entries of such a table; a slot is on a list only while its table is in use. They are
-    // reached so forever.
-    unsafe {
-        &*table_bytes(record(table).link_frame())
-            .cast::<Link>()
-            .add(index)
-    }
+pub(super) fn entry_of(slot: u32) -> (u32, usize) {
+    let (links, index) = place_of(slot);
+    (record(links).partner(), index)
 }
 
-/// Whether a frame is a table of level 1, not the links of one.
-pub(super) fn is_table(frame: u32) -> bool {
-    let is = |it: &Record| it.kind() == Type::PageTable1 && it.link_frame() != NONE;
-    find(frame.into()).is_some_and(is)
+#[inline]
+fn link_of(slot: u32) -> &'static Link {
+    let at = address(first_managed()).0 + u64::from(slot) * size_of::<Link>() as u64;
+    // SAFETY: a slot names a link in a frame of links; it is on a list, or made of an entry, only
+    // while its table is in use. Such frames are reached as page tables forever.
+    unsafe { &*machine::table_ptr(PhysAddr(at)).cast::<Link>() }
 }
 
 /// Adds the entry to the frame's list.
@@ -67,10 +59,9 @@ pub(super) fn link(mappings: &mut Mappings<'_>, table: u32, index: usize) {
     let count = mappings.count();
     if count > 0 {
         let next = mappings.first();
-        let link = link_in(table, index);
+        let (link, behind) = (link_of(slot), link_of(next));
         link.next.store(next, Ordering::Relaxed);
         link.previous.store(NONE, Ordering::Relaxed);
-        let behind = link_of(next);
         behind.previous.store(slot, Ordering::Relaxed);
         if count == 1 {
             behind.next.store(NONE, Ordering::Relaxed);
@@ -95,18 +86,15 @@ pub(super) fn unlink(mappings: &mut Mappings<'_>, table: u32, index: usize) {
 
 /// As [`unlink`] where the list has others.
 fn unlink_from(mappings: &mut Mappings<'_>, table: u32, index: usize) {
-    let link = link_in(table, index);
+    let slot = slot(table, index);
+    let link = link_of(slot);
     let next = link.next.load(Ordering::Relaxed);
     let previous = link.previous.load(Ordering::Relaxed);
     if next != NONE {
         link_of(next).previous.store(previous, Ordering::Relaxed);
     }
     if previous == NONE {
-        debug_assert_eq!(
-            mappings.first(),
-            slot(table, index),
-            "reverse mappings are damaged"
-        );
+        debug_assert_eq!(mappings.first(), slot, "reverse mappings are damaged");
         mappings.set_first(next);
     } else {
         link_of(previous).next.store(next, Ordering::Relaxed);
@@ -120,7 +108,7 @@ pub(super) fn is_linked(mappings: &Mappings<'_>, table: u32, index: usize) -> bo
     if mappings.count() <= 1 {
         return mappings.count() == 1 && mappings.first() == slot;
     }
-    let link = link_in(table, index);
+    let link = link_of(slot);
     let next = link.next.load(Ordering::Relaxed);
     let is_first = mappings.first() == slot;
     // Links are made and followed with this lock held, so they lead to links.
@@ -138,24 +126,45 @@ pub(super) fn is_linked(mappings: &Mappings<'_>, table: u32, index: usize) -> bo
 
 /// The link of a slot that may be wrong.
 fn find_link(slot: u32) -> Option<&'static Link> {
-    let (table, index) = entry_of(slot);
-    is_table(table).then(|| link_in(table, index))
+    let record = find(place_of(slot).0.into())?;
+    (record.kind() == Type::PageTable1).then(|| link_of(slot))
 }
 
 /// The entries that map the locked frame, which a stale hint may have led to: their tables, and
 /// their places there.
 #[inline]
 pub(super) fn entries(mappings: &Mappings<'_>) -> impl Iterator<Item = (u32, usize)> {
-    let (count, first) = (mappings.count(), mappings.first());
-    let mut last: Option<(u32, usize)> = None;
+    follow(mappings, link_of).map(entry_of)
+}
+
+/// As [`entries`], for one who doubts the links: a frame that is no table instead of one that has
+/// no links, and nothing after that.
+pub(super) fn entries_to_check(mappings: &Mappings<'_>) -> impl Iterator<Item = (u32, usize)> {
+    static END: Link = Link {
+        next: AtomicU32::new(NONE),
+        previous: AtomicU32::new(NONE),
+    };
+    let slots = follow(mappings, |slot| find_link(slot).unwrap_or(&END));
+    slots.map(|slot| match find_link(slot) {
+        Some(_) => entry_of(slot),
+        None => place_of(slot),
+    })
+}
+
+/// The slots of a list, by the links that `link` finds.
+#[inline(always)]
+fn follow(
+    mappings: &Mappings<'_>,
+    link: impl Fn(u32) -> &'static Link,
+) -> impl Iterator<Item = u32> {
+    let count = mappings.count();
+    let mut next = if count > 0 { mappings.first() } else { NONE };
     core::iter::from_fn(move || {
-        let slot = match last {
-            None if count > 0 => first,
-            // Followed when the caller has looked at the entry: the auditor does not trust it.
-            Some((table, index)) if count > 1 => link_in(table, index).next.load(Ordering::Relaxed),
-            _ => return None,
+        let slot = (next != NONE).then_some(next)?;
+        next = match count {
+            1 => NONE,
+            _ => link(slot).next.load(Ordering::Relaxed),
         };
-        last = Some((slot != NONE).then(|| entry_of(slot))?);
-        last
+        Some(slot)
     })
 }

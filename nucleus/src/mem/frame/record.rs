@@ -4,15 +4,15 @@
 //! |---|---|---|---|---|---|---|
 //! | `word` | type, flags | type, flags | type, flags | type, flags | type, order | type, flags |
 //! | `in_use` | devices' entries | entries | groups | | | a slab's objects |
-//! | `rmap` | lock, mapping count, first slot | | `link_frame` | | | |
+//! | `rmap` | lock, mapping count, first slot | | `partner` | | | |
 //! | `a` | handles, owners | `groups` | `owner`, `sharers` | `next_dead` | block list | slab list |
 //! | `b` | | | `use_count` | | | |
 //!
 //! Records live as long as the machine, so any record may be looked at without holding its frame. A
 //! CPU that follows a stale hint validates after having locked (`rmap`) or pinned (`use_count`)
-//! what it found; therefore these two have no other use in any type of frame. But for one: without
-//! mappings the place of the first slot means nothing, and while a frame is a table of level 1, the
-//! number of the frame with its links stands there. It is put there with the lock held, so that a
+//! what it found; therefore these two have no other use in any type of frame, but for one: without
+//! mappings the place of the first slot means nothing, and a table of level 1 and the frame with
+//! its links have each other's numbers there. These are put there with the lock held, so that a
 //! holder by a stale hint does not undo that.
 //!
 //! In the words of `iosup.txt` 2.2: the *type* is in `word`. The *existence count* of data is that
@@ -276,15 +276,15 @@ impl Record {
         &self.a
     }
 
-    /// A page table of level 1, until it is given back: the frame with its reverse links. Of that
-    /// frame [`NONE`].
+    /// A page table of level 1, until it is given back: the frame with its reverse links; and of
+    /// that frame the table.
     #[inline]
-    pub(crate) fn link_frame(&self) -> u32 {
+    pub(crate) fn partner(&self) -> u32 {
         self.rmap.load(Ordering::Relaxed) as u32
     }
 
     /// Sets it. The caller owns the frame alone, and is interrupted by nothing that does the same.
-    pub(super) fn set_link_frame(&self, frame: u32) {
+    pub(super) fn set_partner(&self, frame: u32) {
         let _pinned = Pinned::new();
         let mut mappings = self.lock_mappings();
         debug_assert_eq!(mappings.count(), 0, "a page table is mapped");

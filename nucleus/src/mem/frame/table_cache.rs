@@ -112,7 +112,7 @@ impl Frames {
     /// Those of a table that was made.
     fn of(level: usize, table: u32) -> Frames {
         let links = match level {
-            1 => record(table).link_frame(),
+            1 => record(table).partner(),
             _ => NONE,
         };
         Frames {
@@ -206,8 +206,8 @@ fn make(level: usize) -> Option<Table> {
     let index = frames.frames[0];
     if level == 1 {
         let links = frames.frames[1];
-        record(links).set_link_frame(NONE);
-        record(index).set_link_frame(links);
+        record(links).set_partner(index);
+        record(index).set_partner(links);
     }
     for &frame in frames.as_slice() {
         super::check_junk(frame);

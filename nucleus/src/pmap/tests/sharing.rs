@@ -103,8 +103,8 @@ fn forked_pmaps_are_maps() {
     });
 }
 
-/// A page table of level 1 and its links need not be neighbours: with no two free frames beside each
-/// other, tables are made, shared, audited and given back all the same.
+/// A page table of level 1 and its links need not be neighbours: with no two free frames in a row,
+/// tables are made, shared, audited and given back all the same.
 #[test]
 fn pmaps_are_made_of_single_frames() {
     on_machines("pmaps of single frames", [1, 2, 4], 2048, 10, || {

@@ -28,7 +28,7 @@ fn batches() -> u64 {
 /// inside.
 fn check_reach(tables: &[(usize, u32)]) {
     for &(level, table) in tables {
-        let links = (level == 1).then(|| record(table).link_frame());
+        let links = (level == 1).then(|| record(table).partner());
         for frame in core::iter::once(table).chain(links) {
             assert!(!record(frame).is_reachable());
             assert_eq!(record(frame).kind(), Type::page_table(level));
@@ -75,7 +75,7 @@ fn tables_are_made_of_single_frames() {
             keep_tables(keeps);
             let tables = take(1, 60);
             check_reach(&tables.iter().map(|&it| (1, it)).collect::<Vec<_>>());
-            let apart = |&&it: &&u32| record(it).link_frame() != it + 1;
+            let apart = |&&it: &&u32| record(it).partner() != it + 1;
             // Each CPU may have kept a few that are neighbours.
             assert!(tables.iter().filter(apart).count() > 20);
             give(1, tables);
