@@ -1,10 +1,11 @@
 //! Reverse mappings: from a frame to every page-table entry that maps it, without an allocation.
 //!
 //! Each table of level 1 has a frame with one link per entry, anywhere in memory; the records of
-//! both name each other. The links of all entries that map one frame form a list; the frame's record
-//! has its head. An entry is named by its *slot*: the number of the frame with its link among the
-//! managed frames times 512, plus the entry's index. Most frames are mapped once, so a list of one
-//! entry is in the record alone, and what stands in that entry's link is of no interest.
+//! both name each other. The links of all entries that map one frame form a list; the frame's
+//! record has its head. An entry is named by its *slot*: the number of the frame with its link
+//! among the managed frames times 512, plus the entry's index. Most frames are mapped once, so a
+//! list of one entry is in the record alone, and what stands in that entry's link is of no
+//! interest.
 //!
 //! A list is guarded by the reverse lock of its frame ([`Mappings`]).
 
