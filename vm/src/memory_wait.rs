@@ -33,7 +33,7 @@ const EXTRA_FIRST: usize = 32;
 /// Its bound, as a fraction of memory: where so much is free without a frame that the kernel
 /// reaches, the pagedaemon cannot help.
 const EXTRA_SHARE: usize = 4;
-/// The pagedaemon could not free them all; this lasts as long as [`EXTRA`] does.
+/// The pagedaemon could not free them all; this lasts for [`STAYS`] after [`EXTRA`] has grown.
 static IN_VAIN: AtomicBool = AtomicBool::new(false);
 /// The number of failures that [`EXTRA`] accounts for, and when it grew, in milliseconds.
 static ONLY_OUTSIDE: AtomicUsize = AtomicUsize::new(0);
@@ -56,26 +56,25 @@ pub enum MemoryWait {
 /// Waits until frames for programs are free again, at most for 50 ms. The caller holds no
 /// lock that the pagedaemon or a file system below it may need, as [`alloc_frame`] says.
 pub fn wait_for_memory() -> MemoryWait {
-    if !RUNNING.load(SeqCst) {
-        return MemoryWait::Exhausted;
-    }
-    Counter::memory_waits.add(1);
     // Enough free frames are no contradiction: the pagedaemon may have been faster than the caller.
     let failures = frame::only_outside();
-    if is_enough() && ONLY_OUTSIDE.swap(failures, SeqCst) != failures && !ask_for_more() {
-        return MemoryWait::Exhausted;
-    }
-    wait(is_enough)
+    wait_if(|| is_enough() && ONLY_OUTSIDE.swap(failures, SeqCst) != failures)
 }
 
 /// As [`wait_for_memory`], for a caller that was refused frames of the kernel's own though others
 /// are free ([`frame::only_outside`]): waits until more are free than for those that waited before.
 pub fn wait_for_more() -> MemoryWait {
+    ONLY_OUTSIDE.store(frame::only_outside(), SeqCst);
+    wait_if(is_enough)
+}
+
+/// Waits until frames are free, and if `needs_more`, until more are than the targets say.
+fn wait_if(needs_more: impl FnOnce() -> bool) -> MemoryWait {
     if !RUNNING.load(SeqCst) {
         return MemoryWait::Exhausted;
     }
     Counter::memory_waits.add(1);
-    if is_enough() && !ask_for_more() {
+    if needs_more() && !ask_for_more() {
         return MemoryWait::Exhausted;
     }
     wait(is_enough)
@@ -83,15 +82,18 @@ pub fn wait_for_more() -> MemoryWait {
 
 /// Has the pagedaemon free more than the targets say; false if that is vain.
 fn ask_for_more() -> bool {
-    let extra = EXTRA.load(SeqCst);
-    let in_vain = IN_VAIN.load(SeqCst) && !is_extra_old();
-    if in_vain || extra >= frame::total() / EXTRA_SHARE {
+    if IN_VAIN.load(SeqCst) && !is_extra_old() {
         return false;
     }
     IN_VAIN.store(false, SeqCst);
-    EXTRA.fetch_add(extra.max(EXTRA_FIRST), SeqCst);
-    GREW.store(now_ms(), SeqCst);
-    true
+    let most = frame::total() / EXTRA_SHARE;
+    let more =
+        |extra: usize| (extra < most).then(|| (2 * extra).clamp(EXTRA_FIRST.min(most), most));
+    let grew = EXTRA.fetch_update(SeqCst, SeqCst, more).is_ok();
+    if grew {
+        GREW.store(now_ms(), SeqCst);
+    }
+    grew
 }
 
 /// Waits until more than the `low` target is free, as long as `goes_on` returns true. For callers
