@@ -313,15 +313,16 @@ fn groups(bench: &boot::Bench, report: &mut Report, options: &options::Test) -> 
     database::run(bench, report, options.long);
     compare::run(bench, report);
     swap::run(bench, report);
-    iommu::run(bench, report);
-    network::run(bench, report);
-    session::run(bench, report);
-    console::run(bench, report);
-    strangers::run(bench, report)?;
-    debian::run(bench, report, options)?;
-    stress::run(bench, report, options.long)?;
-    pressure::run(bench, report, options.long)?;
-    python::run(bench, report, options.long)?;
+    // Devices beside programs: each of these has one guest at a time, most of them with one CPU.
+    let mut beside = report.beside();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            iommu::run(bench, &mut beside);
+            network::run(bench, &mut beside);
+        });
+        strange_programs(bench, report, options)
+    })?;
+    report.add(beside);
     // Guests with one CPU, and kernels of other kinds, beside those with more, which do not need
     // all of the host's processors all the time.
     if report.names.is_none() {
@@ -344,6 +345,21 @@ fn groups(bench: &boot::Bench, report: &mut Report, options: &options::Test) -> 
     });
     report.add(beside);
     Ok(())
+}
+
+/// Runs the groups of sessions, and of programs that others have made.
+fn strange_programs(
+    bench: &boot::Bench,
+    report: &mut Report,
+    options: &options::Test,
+) -> Result<()> {
+    session::run(bench, report);
+    console::run(bench, report);
+    strangers::run(bench, report)?;
+    debian::run(bench, report, options)?;
+    stress::run(bench, report, options.long)?;
+    pressure::run(bench, report, options.long)?;
+    python::run(bench, report, options.long)
 }
 
 #[cfg(test)]
