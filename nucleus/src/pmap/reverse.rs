@@ -59,9 +59,9 @@ pub(super) fn link(mappings: &mut Mappings<'_>, table: u32, index: usize) {
     let slot = slot(table, index);
     let count = mappings.count();
     if count > 0 {
-        let next = mappings.first();
-        let (link, behind) = (link_of(slot), link_of(next));
-        link.next.store(next, Ordering::Relaxed);
+        let first = mappings.first();
+        let (link, behind) = (link_of(slot), link_of(first));
+        link.next.store(first, Ordering::Relaxed);
         link.previous.store(NONE, Ordering::Relaxed);
         behind.previous.store(slot, Ordering::Relaxed);
         if count == 1 {
@@ -82,11 +82,15 @@ pub(super) fn unlink(mappings: &mut Mappings<'_>, table: u32, index: usize) {
         );
         return mappings.clear();
     }
-    unlink_from(mappings, table, index);
+    let first = unlink_from(mappings.first(), table, index);
+    mappings.set_first(first);
+    mappings.subtract();
 }
 
-/// As [`unlink`] where the list has others.
-fn unlink_from(mappings: &mut Mappings<'_>, table: u32, index: usize) {
+/// Takes the entry out of a list of several, and returns the first one that is left. Out of line,
+/// so that the way of most entries is short, and without the [`Mappings`], which stay in registers.
+#[inline(never)]
+fn unlink_from(first: u32, table: u32, index: usize) -> u32 {
     let slot = slot(table, index);
     let link = link_of(slot);
     let next = link.next.load(Ordering::Relaxed);
@@ -95,12 +99,11 @@ fn unlink_from(mappings: &mut Mappings<'_>, table: u32, index: usize) {
         link_of(next).previous.store(previous, Ordering::Relaxed);
     }
     if previous == NONE {
-        debug_assert_eq!(mappings.first(), slot, "reverse mappings are damaged");
-        mappings.set_first(next);
-    } else {
-        link_of(previous).next.store(next, Ordering::Relaxed);
+        debug_assert_eq!(first, slot, "reverse mappings are damaged");
+        return next;
     }
-    mappings.subtract();
+    link_of(previous).next.store(next, Ordering::Relaxed);
+    first
 }
 
 /// Whether the entry is on the locked frame's list, by its neighbours there.
