@@ -24,8 +24,9 @@ struct Link {
 
 const _: () = assert!(ENTRIES * size_of::<Link>() == crate::PAGE_SIZE);
 
+/// The slot of an entry of a table of level 1.
 #[inline]
-fn slot(table: u32, index: usize) -> u32 {
+pub(super) fn slot(table: u32, index: usize) -> u32 {
     (record(table).partner() - first_managed()) * ENTRIES as u32 + index as u32
 }
 
@@ -56,7 +57,12 @@ fn link_of(slot: u32) -> &'static Link {
 /// Adds the entry to the frame's list.
 #[inline]
 pub(super) fn link(mappings: &mut Mappings<'_>, table: u32, index: usize) {
-    let slot = slot(table, index);
+    link_slot(mappings, slot(table, index));
+}
+
+/// As [`link`], the entry by its slot: that of the table's first entry and its index.
+#[inline]
+pub(super) fn link_slot(mappings: &mut Mappings<'_>, slot: u32) {
     let count = mappings.count();
     if count > 0 {
         let first = mappings.first();
