@@ -125,6 +125,7 @@ impl Pmap {
             r.use_count()
                 .fetch_add(mark | ENTRIES as u64, Ordering::Relaxed);
             let first = Pte::page(run.first(), prot, true).dirty();
+            let slot = reverse::slot(leaf.table, 0);
             for i in 0..ENTRIES {
                 let r = record(run.first() + i as u32);
                 add_handles(run.first() + i as u32, 1);
@@ -132,7 +133,7 @@ impl Pmap {
                 leaf.entry(i).store(pte.0, Ordering::Relaxed);
                 let mut mappings = r.lock_mappings();
                 mappings.set_in_large(true);
-                reverse::link(&mut mappings, leaf.table, i);
+                reverse::link_slot(&mut mappings, slot + i as u32);
             }
             Pte::large(run.first(), prot)
         })?;

@@ -24,8 +24,9 @@ struct Link {
 
 const _: () = assert!(ENTRIES * size_of::<Link>() == crate::PAGE_SIZE);
 
+/// The slot of an entry of a table of level 1.
 #[inline]
-fn slot(table: u32, index: usize) -> u32 {
+pub(super) fn slot(table: u32, index: usize) -> u32 {
     (record(table).partner() - first_managed()) * ENTRIES as u32 + index as u32
 }
 
@@ -56,12 +57,17 @@ fn link_of(slot: u32) -> &'static Link {
 /// Adds the entry to the frame's list.
 #[inline]
 pub(super) fn link(mappings: &mut Mappings<'_>, table: u32, index: usize) {
-    let slot = slot(table, index);
+    link_slot(mappings, slot(table, index));
+}
+
+/// As [`link`], the entry by its slot: that of the table's first entry and its index.
+#[inline]
+pub(super) fn link_slot(mappings: &mut Mappings<'_>, slot: u32) {
     let count = mappings.count();
     if count > 0 {
-        let next = mappings.first();
-        let (link, behind) = (link_of(slot), link_of(next));
-        link.next.store(next, Ordering::Relaxed);
+        let first = mappings.first();
+        let (link, behind) = (link_of(slot), link_of(first));
+        link.next.store(first, Ordering::Relaxed);
         link.previous.store(NONE, Ordering::Relaxed);
         behind.previous.store(slot, Ordering::Relaxed);
         if count == 1 {
@@ -82,11 +88,15 @@ pub(super) fn unlink(mappings: &mut Mappings<'_>, table: u32, index: usize) {
         );
         return mappings.clear();
     }
-    unlink_from(mappings, table, index);
+    let first = unlink_from(mappings.first(), table, index);
+    mappings.set_first(first);
+    mappings.subtract();
 }
 
-/// As [`unlink`] where the list has others.
-fn unlink_from(mappings: &mut Mappings<'_>, table: u32, index: usize) {
+/// Takes the entry out of a list of several, and returns the first one that is left. Out of line,
+/// so that the way of most entries is short, and without the [`Mappings`], which stay in registers.
+#[inline(never)]
+fn unlink_from(first: u32, table: u32, index: usize) -> u32 {
     let slot = slot(table, index);
     let link = link_of(slot);
     let next = link.next.load(Ordering::Relaxed);
@@ -95,12 +105,11 @@ fn unlink_from(mappings: &mut Mappings<'_>, table: u32, index: usize) {
         link_of(next).previous.store(previous, Ordering::Relaxed);
     }
     if previous == NONE {
-        debug_assert_eq!(mappings.first(), slot, "reverse mappings are damaged");
-        mappings.set_first(next);
-    } else {
-        link_of(previous).next.store(next, Ordering::Relaxed);
+        debug_assert_eq!(first, slot, "reverse mappings are damaged");
+        return next;
     }
-    mappings.subtract();
+    link_of(previous).next.store(next, Ordering::Relaxed);
+    first
 }
 
 /// Whether the entry is on the locked frame's list, by its neighbours there.

@@ -384,6 +384,7 @@ impl Pmap {
 /// on that an entry is copied, page-wide operations find both.
 fn copy(table: u32, new: &Leaf) {
     let from = pin_attached(table);
+    let slot = reverse::slot(new.table, 0);
     for next in from.used(0, ENTRIES) {
         let pte = load(from.entry(next));
         if !pte.is_present() {
@@ -403,7 +404,7 @@ fn copy(table: u32, new: &Leaf) {
             add_handles(frame, 1);
             new.add_entry(next);
             new.entry(next).store(pte.copied().0, Ordering::Release);
-            reverse::link(&mut mappings, new.table, next);
+            reverse::link_slot(&mut mappings, slot + next as u32);
         }
     }
 }
