@@ -77,9 +77,7 @@ pub use map::{
     large_pages, locked_pages, max_entries, overcommit, set_large_pages, set_max_entries,
     set_overcommit, set_shared_tables,
 };
-pub use memory_wait::{
-    MemoryWait, alloc_frame, retry_for_memory, wait_for_memory, wait_for_neighbours,
-};
+pub use memory_wait::{MemoryWait, alloc_frame, retry_for_memory, wait_for_memory, wait_for_more};
 pub use movement::{
     CopyReason, HandedOver, Handing, MOVED_NAMES, Moved, Movement, Overwriting, PASSED_TOGETHER,
     Passing, PinnedPages, TransferCall, count_moved, is_dying, least_direct, least_large,

@@ -23,20 +23,20 @@ static WAITING: AtomicUsize = AtomicUsize::new(0);
 /// How often the pagedaemon has found nothing to free.
 static EXHAUSTED: AtomicUsize = AtomicUsize::new(0);
 static WAITERS: WaitQueue = WaitQueue::new();
-/// Frames that are to be free beyond the targets: an allocation of consecutive frames failed
-/// although enough single ones were free. A page table takes two, which may not be found before
-/// more are free.
+/// Frames that are to be free beyond the targets: with `directmap=SIZE` a page table was not had
+/// although frames enough were free ([`frame::only_outside`]). The pagedaemon frees them wherever
+/// they are, so one that the kernel reaches may not be found before more are free.
 static EXTRA: AtomicUsize = AtomicUsize::new(0);
-/// What it is at first. It doubles each time: where memory is in single pages, all that the
-/// pagedaemon may free for a waiter is freed within a few attempts.
+/// What it is at first. It doubles each time: all that the pagedaemon may free for a waiter is
+/// freed within a few attempts.
 const EXTRA_FIRST: usize = 32;
-/// Its bound, as a fraction of memory: where so much is free without two consecutive frames, the
-/// pagedaemon cannot help.
+/// Its bound, as a fraction of memory: where so much is free without a frame that the kernel
+/// reaches, the pagedaemon cannot help.
 const EXTRA_SHARE: usize = 4;
 /// The pagedaemon could not free them all; this lasts as long as [`EXTRA`] does.
 static IN_VAIN: AtomicBool = AtomicBool::new(false);
 /// The number of failures that [`EXTRA`] accounts for, and when it grew, in milliseconds.
-static SCATTERED: AtomicUsize = AtomicUsize::new(0);
+static ONLY_OUTSIDE: AtomicUsize = AtomicUsize::new(0);
 static GREW: AtomicU64 = AtomicU64::new(0);
 /// How long it lasts: a waiter that could not use the free frames tries again within this time.
 const STAYS: Duration = Duration::from_secs(1);
@@ -61,16 +61,16 @@ pub fn wait_for_memory() -> MemoryWait {
     }
     Counter::memory_waits.add(1);
     // Enough free frames are no contradiction: the pagedaemon may have been faster than the caller.
-    let scattered = frame::scattered();
-    if is_enough() && SCATTERED.swap(scattered, SeqCst) != scattered && !ask_for_more() {
+    let failures = frame::only_outside();
+    if is_enough() && ONLY_OUTSIDE.swap(failures, SeqCst) != failures && !ask_for_more() {
         return MemoryWait::Exhausted;
     }
     wait(is_enough)
 }
 
-/// As [`wait_for_memory`], for a caller that was refused consecutive frames though others are free
-/// ([`frame::scattered`]): waits until more are free than for those that waited before.
-pub fn wait_for_neighbours() -> MemoryWait {
+/// As [`wait_for_memory`], for a caller that was refused frames of the kernel's own though others
+/// are free ([`frame::only_outside`]): waits until more are free than for those that waited before.
+pub fn wait_for_more() -> MemoryWait {
     if !RUNNING.load(SeqCst) {
         return MemoryWait::Exhausted;
     }
@@ -204,7 +204,7 @@ pub(crate) fn exhausted() {
 /// Notes whether the pagedaemon runs.
 pub(crate) fn set_running(running: bool) {
     RUNNING.store(running, SeqCst);
-    SCATTERED.store(frame::scattered(), SeqCst);
+    ONLY_OUTSIDE.store(frame::only_outside(), SeqCst);
     GREW.store(0, SeqCst);
     EXTRA.store(0, SeqCst);
     IN_VAIN.store(false, SeqCst);

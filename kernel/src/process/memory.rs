@@ -120,16 +120,16 @@ fn again_with_room<T, E: PartialEq>(
         if !is_short && !was_short || is_short && !wait_for_room(self::is_short) {
             break;
         }
-        let scattered = frame::scattered();
+        let failures = frame::only_outside();
         match attempt() {
             Err(error) if error == refusal => {}
             result => return result,
         }
-        let stood_apart = frame::scattered() != scattered;
-        if stood_apart && !wait_for_neighbours() {
+        let only_outside = frame::only_outside() != failures;
+        if only_outside && !wait_for_more() {
             break;
         }
-        was_short = is_short || stood_apart;
+        was_short = is_short || only_outside;
     }
     Err(refusal)
 }
@@ -188,14 +188,14 @@ fn wait_for_room(is_short: fn() -> bool) -> bool {
     !is_short()
 }
 
-/// Waits until more is free, where enough is but no two frames are neighbours, as a page table
-/// needs: until the pagedaemon has freed some, or a process has ended as for [`wait_for_room`].
-/// Returns whether another attempt makes sense.
+/// Waits until more is free, where enough is but nothing that the kernel reaches, as page tables
+/// and stacks need (`directmap=SIZE`): until the pagedaemon has freed some, or a process has ended
+/// as for [`wait_for_room`]. Returns whether another attempt makes sense.
 #[cold]
-fn wait_for_neighbours() -> bool {
+fn wait_for_more() -> bool {
     let before = came_back();
     let is_dying = || thread::with_current(Thread::is_dying).unwrap_or(false);
-    if vm::wait_for_neighbours() == MemoryWait::Retry {
+    if vm::wait_for_more() == MemoryWait::Retry {
         return !is_dying();
     }
     let kill = |thread: &Thread| kill_largest(Some(thread.process()), before);

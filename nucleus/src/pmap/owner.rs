@@ -47,7 +47,7 @@ pub(super) unsafe fn holders_of<'a>(owner: &AtomicU64) -> Holders<'a> {
 
 /// Spaces that lead to a table: 0 or 1 if that is one.
 pub(super) fn sharers(table: u32) -> &'static AtomicU64 {
-    record(table + 1).sharers()
+    record(record(table).partner()).sharers()
 }
 
 /// Spaces that lead to a table.

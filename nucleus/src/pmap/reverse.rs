@@ -1,15 +1,20 @@
 //! Reverse mappings: from a frame to every page-table entry that maps it, without an allocation.
 //!
-//! Beside each table of level 1 stands a frame with one link per entry. The links of all entries
-//! that map one frame form a list; the frame's record has its head. An entry is named by its
-//! *slot*: the table's number among the managed frames times 512, plus the entry's index.
+//! Each table of level 1 has a frame with one link per entry, anywhere in memory; the records of
+//! both name each other. The links of all entries that map one frame form a list; the frame's
+//! record has its head. An entry is named by its *slot*: the number of the frame with its link
+//! among the managed frames times 512, plus the entry's index. Most frames are mapped once, so a
+//! list of one entry is in the record alone, and what stands in that entry's link is of no
+//! interest.
 //!
 //! A list is guarded by the reverse lock of its frame ([`Mappings`]).
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::format::ENTRIES;
-use crate::frame::record::{Mappings, NONE, Type, find, first_managed, table_bytes};
+use crate::PhysAddr;
+use crate::frame::record::{Mappings, NONE, Type, address, find, first_managed, record};
+use crate::hw::machine;
 
 #[repr(C)]
 struct Link {
@@ -21,41 +26,47 @@ const _: () = assert!(ENTRIES * size_of::<Link>() == crate::PAGE_SIZE);
 
 #[inline]
 fn slot(table: u32, index: usize) -> u32 {
-    (table - first_managed()) * ENTRIES as u32 + index as u32
+    (record(table).partner() - first_managed()) * ENTRIES as u32 + index as u32
 }
 
-/// The table and the index in it of a slot.
-pub(super) fn entry_of(slot: u32) -> (u32, usize) {
+/// The frame with the link of a slot, and the link's index there.
+#[inline]
+fn place_of(slot: u32) -> (u32, usize) {
     (
         slot / ENTRIES as u32 + first_managed(),
         slot as usize % ENTRIES,
     )
 }
 
-fn link_of(slot: u32) -> &'static Link {
-    let (table, index) = entry_of(slot);
-    link_beside(table, index)
+/// The table and the index in it of a slot.
+#[inline]
+pub(super) fn entry_of(slot: u32) -> (u32, usize) {
+    let (links, index) = place_of(slot);
+    (record(links).partner(), index)
 }
 
-/// The link of an entry, by the table of level 1 that it is in.
 #[inline]
-fn link_beside(table: u32, index: usize) -> &'static Link {
-    // SAFETY: callers and slots name tables of level 1 only, whose next frame consists of links,
-    // and entries of such a table; a slot is on a list only while its table is in use. They are
-    // reached so forever.
-    unsafe { &*table_bytes(table + 1).cast::<Link>().add(index) }
+fn link_of(slot: u32) -> &'static Link {
+    let at = address(first_managed()).0 + u64::from(slot) * size_of::<Link>() as u64;
+    // SAFETY: a slot names a link in a frame of links; it is on a list, or made of an entry, only
+    // while its table is in use. Such frames are reached as page tables forever.
+    unsafe { &*machine::table_ptr(PhysAddr(at)).cast::<Link>() }
 }
 
 /// Adds the entry to the frame's list.
 #[inline]
 pub(super) fn link(mappings: &mut Mappings<'_>, table: u32, index: usize) {
     let slot = slot(table, index);
-    let next = mappings.first();
-    let link = link_beside(table, index);
-    link.next.store(next, Ordering::Relaxed);
-    link.previous.store(NONE, Ordering::Relaxed);
-    if next != NONE {
-        link_of(next).previous.store(slot, Ordering::Relaxed);
+    let count = mappings.count();
+    if count > 0 {
+        let next = mappings.first();
+        let (link, behind) = (link_of(slot), link_of(next));
+        link.next.store(next, Ordering::Relaxed);
+        link.previous.store(NONE, Ordering::Relaxed);
+        behind.previous.store(slot, Ordering::Relaxed);
+        if count == 1 {
+            behind.next.store(NONE, Ordering::Relaxed);
+        }
     }
     mappings.add(slot);
 }
@@ -64,8 +75,6 @@ pub(super) fn link(mappings: &mut Mappings<'_>, table: u32, index: usize) {
 #[inline]
 pub(super) fn unlink(mappings: &mut Mappings<'_>, table: u32, index: usize) {
     if mappings.count() == 1 {
-        // Most frames are mapped once, and what stands in the link of the only one is of no
-        // interest.
         debug_assert_eq!(
             mappings.first(),
             slot(table, index),
@@ -78,18 +87,15 @@ pub(super) fn unlink(mappings: &mut Mappings<'_>, table: u32, index: usize) {
 
 /// As [`unlink`] where the list has others.
 fn unlink_from(mappings: &mut Mappings<'_>, table: u32, index: usize) {
-    let link = link_beside(table, index);
+    let slot = slot(table, index);
+    let link = link_of(slot);
     let next = link.next.load(Ordering::Relaxed);
     let previous = link.previous.load(Ordering::Relaxed);
     if next != NONE {
         link_of(next).previous.store(previous, Ordering::Relaxed);
     }
     if previous == NONE {
-        debug_assert_eq!(
-            mappings.first(),
-            slot(table, index),
-            "reverse mappings are damaged"
-        );
+        debug_assert_eq!(mappings.first(), slot, "reverse mappings are damaged");
         mappings.set_first(next);
     } else {
         link_of(previous).next.store(next, Ordering::Relaxed);
@@ -101,10 +107,9 @@ fn unlink_from(mappings: &mut Mappings<'_>, table: u32, index: usize) {
 pub(super) fn is_linked(mappings: &Mappings<'_>, table: u32, index: usize) -> bool {
     let slot = slot(table, index);
     if mappings.count() <= 1 {
-        // Its link says nothing: see `unlink`.
         return mappings.count() == 1 && mappings.first() == slot;
     }
-    let link = link_beside(table, index);
+    let link = link_of(slot);
     let next = link.next.load(Ordering::Relaxed);
     let is_first = mappings.first() == slot;
     // Links are made and followed with this lock held, so they lead to links.
@@ -122,18 +127,45 @@ pub(super) fn is_linked(mappings: &Mappings<'_>, table: u32, index: usize) -> bo
 
 /// The link of a slot that may be wrong.
 fn find_link(slot: u32) -> Option<&'static Link> {
-    let (table, index) = entry_of(slot);
-    let record = find(table.into())?;
-    (record.kind() == Type::PageTable1).then(|| link_beside(table, index))
+    let record = find(place_of(slot).0.into())?;
+    (record.kind() == Type::PageTable1).then(|| link_of(slot))
 }
 
-/// The entries that map the locked frame: their tables, and their places there.
+/// The entries that map the locked frame, which a stale hint may have led to: their tables, and
+/// their places there.
 #[inline]
 pub(super) fn entries(mappings: &Mappings<'_>) -> impl Iterator<Item = (u32, usize)> {
-    let mut slot = mappings.first();
+    follow(mappings, link_of).map(entry_of)
+}
+
+/// As [`entries`], for one who doubts the links: a frame that is no table instead of one that has
+/// no links, and nothing after that.
+pub(super) fn entries_to_check(mappings: &Mappings<'_>) -> impl Iterator<Item = (u32, usize)> {
+    static END: Link = Link {
+        next: AtomicU32::new(NONE),
+        previous: AtomicU32::new(NONE),
+    };
+    let slots = follow(mappings, |slot| find_link(slot).unwrap_or(&END));
+    slots.map(|slot| match find_link(slot) {
+        Some(_) => entry_of(slot),
+        None => place_of(slot),
+    })
+}
+
+/// The slots of a list, by the links that `link` finds.
+#[inline(always)]
+fn follow(
+    mappings: &Mappings<'_>,
+    link: impl Fn(u32) -> &'static Link,
+) -> impl Iterator<Item = u32> {
+    let count = mappings.count();
+    let mut next = if count > 0 { mappings.first() } else { NONE };
     core::iter::from_fn(move || {
-        let entry = (slot != NONE).then(|| entry_of(slot))?;
-        slot = link_beside(entry.0, entry.1).next.load(Ordering::Relaxed);
-        Some(entry)
+        let slot = (next != NONE).then_some(next)?;
+        next = match count {
+            1 => NONE,
+            _ => link(slot).next.load(Ordering::Relaxed),
+        };
+        Some(slot)
     })
 }

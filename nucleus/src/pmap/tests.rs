@@ -10,7 +10,7 @@ use super::leaf::leaf_base;
 use super::*;
 use crate::addr::USER_END;
 use crate::counters::Counter;
-use crate::frame::{Contents, fail_after, usage};
+use crate::frame::{Contents, fail_after, leave_single_frames, usage};
 use crate::sim::{Gate, below, on_machines_with};
 use crate::task::{self, Spawn};
 use crate::{Frame, PAGE_SIZE, VirtAddr, VirtRange, ephemeral, user};

@@ -53,8 +53,8 @@ static ASIDE: AtomicUsize = AtomicUsize::new(0);
 /// Of the free ones, those outside of the direct map.
 static OUTSIDE: AtomicUsize = AtomicUsize::new(0);
 static RESERVE: AtomicUsize = AtomicUsize::new(0);
-/// Blocks that were not had though frames enough were free.
-static SCATTERED: AtomicUsize = AtomicUsize::new(0);
+/// How often the kernel's own frames were not had though others were free.
+static ONLY_OUTSIDE: AtomicUsize = AtomicUsize::new(0);
 
 /// Starts with nothing free.
 ///
@@ -67,7 +67,7 @@ pub(super) unsafe fn start() {
     OUTSIDE.store(0, Ordering::Relaxed);
     ASIDE.store(0, Ordering::Relaxed);
     RESERVE.store(0, Ordering::Relaxed);
-    SCATTERED.store(0, Ordering::Relaxed);
+    ONLY_OUTSIDE.store(0, Ordering::Relaxed);
 }
 
 /// Sets how many frames programs can't have.
@@ -95,10 +95,11 @@ pub(super) fn available_to_kernel() -> usize {
     }
 }
 
-/// How often frames in a row (a page table and its links, a stack) were wanted and not had though
-/// as many were free: free ones stood apart. A waiter for such has to wait for more.
-pub fn scattered() -> usize {
-    SCATTERED.load(Ordering::Relaxed)
+/// How often a page table or a stack was not had though frames enough were free: with
+/// `directmap=SIZE`, too few of them stood where the kernel reaches them. A waiter for such has to
+/// wait for more.
+pub fn only_outside() -> usize {
+    ONLY_OUTSIDE.load(Ordering::Relaxed)
 }
 
 /// Frames that must be left when an allocation of this kind is done.
@@ -119,27 +120,13 @@ pub(super) fn scarce_below() -> usize {
     RESERVE.load(Ordering::Relaxed) / 2
 }
 
-/// Takes one block.
+/// Takes one block. Callers that want several frames can do without.
 pub(super) fn take(order: usize, depth: Depth) -> Option<u32> {
-    take_or(order, depth, || {
-        SCATTERED.fetch_add(1, Ordering::Relaxed);
-    })
-}
-
-/// Takes one block for a caller that can do without: a failure is not counted.
-pub(super) fn take_spare(order: usize, depth: Depth) -> Option<u32> {
-    take_or(order, depth, || {})
-}
-
-fn take_or(order: usize, depth: Depth, is_scattered: impl FnOnce()) -> Option<u32> {
     let mut buddy = BUDDY.lock_irq();
     if buddy.free() < reserved(depth) + (1 << order) {
         return None;
     }
-    let Some(index) = buddy.take(order, depth) else {
-        is_scattered();
-        return None;
-    };
+    let index = buddy.take(order, depth)?;
     buddy.note();
     Some(index)
 }
@@ -180,13 +167,13 @@ pub(super) fn aside() -> usize {
     ASIDE.load(Ordering::Relaxed)
 }
 
-/// Takes a block of those set aside for page tables.
-pub(super) fn take_aside(order: usize) -> Option<u32> {
-    if aside() < 1 << order {
+/// Takes a frame of those set aside for page tables.
+pub(super) fn take_aside() -> Option<u32> {
+    if aside() == 0 {
         return None;
     }
     let mut buddy = BUDDY.lock_irq();
-    let index = buddy.zones[Place::Tables as usize].take(order)?;
+    let index = buddy.zones[Place::Tables as usize].take(0)?;
     buddy.note();
     Some(index)
 }
@@ -218,7 +205,7 @@ pub(super) fn take_batch(to: &mut [u32], depth: Depth) -> usize {
     let mut buddy = BUDDY.lock_irq();
     let mut n = 0;
     while n < to.len() {
-        let spare = buddy.free().saturating_sub(reserved(Depth::Data));
+        let spare = buddy.free_for(depth).saturating_sub(reserved(Depth::Data));
         let most = match n == 0 && buddy.free() > reserved(depth) {
             true => spare.max(1),
             false => spare,
@@ -228,8 +215,7 @@ pub(super) fn take_batch(to: &mut [u32], depth: Depth) -> usize {
         };
         let Some((first, order)) = buddy.take_smallest(order as usize, depth) else {
             if n == 0 && directmap::is_fixed() {
-                // As where free frames stand apart, a waiter has to wait for more.
-                SCATTERED.fetch_add(1, Ordering::Relaxed);
+                ONLY_OUTSIDE.fetch_add(1, Ordering::Relaxed);
             }
             break;
         };
@@ -291,6 +277,15 @@ impl Buddy {
     fn free(&self) -> usize {
         let free = |place: Place| self.zones[place as usize].free;
         free(Place::Direct) + free(Place::Outside) + self.moving
+    }
+
+    /// Of the free frames, those that are for this use.
+    #[inline]
+    fn free_for(&self, depth: Depth) -> usize {
+        match depth != Depth::Data && directmap::is_fixed() {
+            true => self.zones[Place::Direct as usize].free,
+            false => self.free(),
+        }
     }
 
     /// Publishes the counts that are read without the lock.

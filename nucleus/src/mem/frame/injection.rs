@@ -1,10 +1,9 @@
 //! Memory that is short on purpose, for tests.
 //!
 //! Two switches of the kernel: `fragment` refuses what consists of several neighbouring frames, as
-//! if all free ones stood apart (but for page tables of level 1, whose links are beside them), and
-//! `failalloc=N` refuses each Nth allocation that may fail: frames, page tables, heap blocks of
-//! more than one page, and questions whether memory is scarce. On the simulated machine tests
-//! choose the allocation.
+//! if all free ones stood apart, and `failalloc=N` refuses each Nth allocation that may fail:
+//! frames, page tables, heap blocks of more than one page, and questions whether memory is scarce.
+//! On the simulated machine tests choose the allocation.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 

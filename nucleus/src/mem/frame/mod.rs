@@ -32,7 +32,7 @@ use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
 pub use crate::hw::DirectMap;
 pub(crate) use buddy::{Depth, MAX_ORDER};
-pub use buddy::{available, scattered};
+pub use buddy::{available, only_outside};
 pub use bundle::Bundle;
 pub(crate) use counts::{add_handles, subtract_handles};
 use counts::{check_last, is_last_handle};
@@ -463,7 +463,7 @@ pub(crate) fn take_neighbours(order: usize) -> Option<u32> {
     if refuses_blocks() || order > MAX_ORDER {
         return None;
     }
-    let index = buddy::take_spare(order, Depth::Block)?;
+    let index = buddy::take(order, Depth::Block)?;
     device_reach::withdraw(run(index..index + (1 << order)), Cause::Heap);
     for i in index..index + (1 << order) {
         check_junk(i);
@@ -576,4 +576,17 @@ pub fn check_not_scarce() -> Result<(), OutOfMemory> {
 #[cfg(all(test, not(target_os = "none")))]
 pub(crate) fn drain_for_test() -> bool {
     drain()
+}
+
+/// Takes every other free frame, so that none is left beside another; the result gives them back.
+#[cfg(all(test, not(target_os = "none")))]
+pub(crate) fn leave_single_frames() -> impl FnOnce() {
+    while drain() {}
+    let all = core::iter::from_fn(|| buddy::take(0, Depth::Heap));
+    let mut all: alloc::vec::Vec<u32> = all.collect();
+    all.sort_unstable();
+    let (held, left): (alloc::vec::Vec<_>, _) = all.into_iter().partition(|index| index % 2 == 0);
+    buddy::give_batch(left.into_iter());
+    assert_eq!(buddy::take(1, Depth::Heap), None);
+    move || buddy::give_batch(held.into_iter())
 }

@@ -1,16 +1,19 @@
 //! The record of a frame: what it is, and its users.
 //!
-//! | field | data frame | page table | level 1 | dead table | free | heap |
+//! | field | data frame | page table | level 1, and its links' | dead table | free | heap |
 //! |---|---|---|---|---|---|---|
 //! | `word` | type, flags | type, flags | type, flags | type, flags | type, order | type, flags |
 //! | `in_use` | devices' entries | entries | groups | | | a slab's objects |
-//! | `rmap` | lock, mapping count, first slot | | | | | |
+//! | `rmap` | lock, mapping count, first slot | | `partner` | | | |
 //! | `a` | handles, owners | `groups` | `owner`, `sharers` | `next_dead` | block list | slab list |
 //! | `b` | | | `use_count` | | | |
 //!
 //! Records live as long as the machine, so any record may be looked at without holding its frame. A
 //! CPU that follows a stale hint validates after having locked (`rmap`) or pinned (`use_count`)
-//! what it found; therefore these two have no other use in any type of frame.
+//! what it found; therefore these two have no other use in any type of frame, but for one: without
+//! mappings the place of the first slot means nothing, and a table of level 1 and the frame with
+//! its links have each other's numbers there. These are put there with the lock held, so that a
+//! holder by a stale hint does not undo that.
 //!
 //! In the words of `iosup.txt` 2.2: the *type* is in `word`. The *existence count* of data is that
 //! of its handles, which is checked (see [`counts`](super::counts)). A page table is *pinned* by
@@ -21,6 +24,7 @@
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::directmap::Place;
+use crate::cpu::percpu::Pinned;
 use crate::hw::machine;
 use crate::{PAGE_SHIFT, PhysAddr};
 
@@ -272,7 +276,22 @@ impl Record {
         &self.a
     }
 
-    /// The second frame of a page table of level 1: the spaces that lead to the table.
+    /// A page table of level 1, until it is given back: the frame with its reverse links; and of
+    /// that frame the table.
+    #[inline]
+    pub(crate) fn partner(&self) -> u32 {
+        self.rmap.load(Ordering::Relaxed) as u32
+    }
+
+    /// Sets it. The caller owns the frame alone, and is interrupted by nothing that does the same.
+    pub(super) fn set_partner(&self, frame: u32) {
+        let _pinned = Pinned::new();
+        let mut mappings = self.lock_mappings();
+        debug_assert_eq!(mappings.count(), 0, "a page table is mapped");
+        mappings.set_first(frame);
+    }
+
+    /// The frame with the links of a page table of level 1: the spaces that lead to the table.
     #[inline]
     pub(crate) fn sharers(&self) -> &AtomicU64 {
         &self.a
@@ -401,7 +420,7 @@ pub(crate) struct Mappings<'a> {
 }
 
 impl Mappings<'_> {
-    /// The slot of the first mapping, or [`NONE`].
+    /// The slot of the first mapping; it means nothing if there is none.
     #[inline]
     pub(crate) fn first(&self) -> u32 {
         self.map as u32

@@ -32,7 +32,7 @@ impl Run {
         if fails() || refuses_blocks() {
             return Err(OutOfMemory);
         }
-        let take = || buddy::take_spare(RUN_ORDER, buddy::Depth::Data);
+        let take = || buddy::take(RUN_ORDER, buddy::Depth::Data);
         let first = take().or_else(|| directmap::hide().then(take)?);
         let first = first.ok_or(OutOfMemory)?;
         targets::look();

@@ -21,6 +21,7 @@
 mod policy;
 mod pools;
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 pub use policy::{PERIOD, Policy, Thresholds, has_unneeded_tables, policy, set_policy};
@@ -90,14 +91,54 @@ pub fn keeps_tables() -> bool {
     KEEPS.load(Ordering::Relaxed)
 }
 
-/// Frames in a page table of this level: a table of level 1 stands beside its reverse links.
+/// Frames in a page table of this level: a table of level 1 has one more for its reverse links.
 const fn frames_in(level: usize) -> usize {
     if level == 1 { 2 } else { 1 }
 }
 
-/// log2 of [`frames_in`].
-const fn order_of(level: usize) -> usize {
-    frames_in(level) - 1
+/// The frames of one page table, neighbours or not: its own, then at level 1 that of its links.
+#[derive(Clone, Copy)]
+struct Frames {
+    frames: [u32; 2],
+    count: usize,
+}
+
+impl Frames {
+    const NONE: Frames = Frames {
+        frames: [NONE; 2],
+        count: 0,
+    };
+
+    /// Those of a table that was made.
+    fn of(level: usize, table: u32) -> Frames {
+        let links = match level {
+            1 => record(table).partner(),
+            _ => NONE,
+        };
+        Frames {
+            frames: [table, links],
+            count: frames_in(level),
+        }
+    }
+
+    fn push(&mut self, frame: u32) {
+        self.frames[self.count] = frame;
+        self.count += 1;
+    }
+
+    fn as_slice(&self) -> &[u32] {
+        &self.frames[..self.count]
+    }
+
+    fn runs(&self) -> impl Iterator<Item = Range<u32>> {
+        runs(self.as_slice())
+    }
+}
+
+/// Frames as runs: neighbours that come one after the other are together.
+fn runs(frames: &[u32]) -> impl Iterator<Item = Range<u32>> {
+    let runs = frames.chunk_by(|before, after| before + 1 == *after);
+    runs.map(|run| run[0]..run[0] + run.len() as u32)
 }
 
 /// A page table that was just made, as opposed to one kept ready, still has to be prepared.
@@ -142,16 +183,18 @@ pub(crate) fn take_table(level: usize) -> Option<Table> {
 #[cold]
 fn make(level: usize) -> Option<Table> {
     let made = match keeps_tables() {
-        true => take_raw(order_of(level)),
+        true => take_raw(frames_in(level)),
         false => {
-            let index = take_alone(order_of(level));
-            index.inspect(|&index| {
-                withdraw(index, order_of(level));
-                machine::reach_tables(index..index + frames_in(level) as u32);
+            let mut frames = Frames::NONE;
+            let taken = take_singles(&mut frames, frames_in(level));
+            taken.then(|| {
+                device_reach::withdraw(frames.runs(), Cause::PageTables);
+                frames.runs().for_each(machine::reach_tables);
+                frames
             })
         }
     };
-    let Some(index) = made else {
+    let Some(frames) = made else {
         OWN_TABLES.with(|own| {
             if let Some(own) = own {
                 let taken = &own.taken[level - 1];
@@ -160,7 +203,13 @@ fn make(level: usize) -> Option<Table> {
         });
         return None;
     };
-    for frame in index..index + frames_in(level) as u32 {
+    let index = frames.frames[0];
+    if level == 1 {
+        let links = frames.frames[1];
+        record(links).set_partner(index);
+        record(index).set_partner(links);
+    }
+    for &frame in frames.as_slice() {
         super::check_junk(frame);
         let record = record(frame);
         record.set_kind(Type::Free, Type::page_table(level));
@@ -175,58 +224,71 @@ fn make(level: usize) -> Option<Table> {
     Some(Table::Fresh(index))
 }
 
-/// Takes free frames that no device reaches: of those set aside, or after more were.
-fn take_raw(order: usize) -> Option<u32> {
-    let block = block_order();
+/// Takes so many free frames that no device reaches: of those set aside, after more were if need
+/// be; without blocks to set aside, single ones, by one batch.
+fn take_raw(count: usize) -> Option<Frames> {
+    let mut frames = Frames::NONE;
+    while frames.count < count
+        && let Some(index) = buddy::take_aside().or_else(take_of_block)
+    {
+        frames.push(index);
+    }
+    let aside = frames.count;
+    if !take_singles(&mut frames, count) {
+        buddy::give_batch(frames.frames[..aside].iter().copied());
+        return None;
+    }
+    set_aside(|| runs(&frames.frames[aside..count]));
+    Some(frames)
+}
+
+/// Sets a block aside, as large as there is up to [`block_order`], and takes its first frame.
+fn take_of_block() -> Option<u32> {
     let enough = targets().low;
-    let more = || {
-        (order + 1..=block).rev().find_map(|larger| {
-            if buddy::available() < enough + (1 << larger) {
-                return None;
-            }
-            let first = buddy::take_spare(larger, Depth::Table)?;
-            set_aside(first, larger);
-            buddy::give_run(first + (1 << order)..first + (1 << larger));
-            Some(first)
-        })
-    };
-    let single = || {
-        let first = take_alone(order)?;
-        set_aside(first, order);
+    (1..=block_order()).rev().find_map(|order| {
+        if super::refuses_blocks() || buddy::available() < enough + (1 << order) {
+            return None;
+        }
+        let first = buddy::take(order, Depth::Table)?;
+        let block = first..first + (1 << order);
+        set_aside(|| device_reach::run(block.clone()));
+        buddy::give_run(first + 1..block.end);
         Some(first)
-    };
-    buddy::take_aside(order).or_else(more).or_else(single)
+    })
 }
 
-/// Takes free frames from the buddy allocator.
-fn take_alone(order: usize) -> Option<u32> {
-    let attempt = || match order {
-        0 => super::cache::take(Depth::Table),
-        order => buddy::take(order, Depth::Table),
-    };
-    attempt().or_else(|| super::retry(Depth::Table, attempt))
+/// Adds free frames, in no order, until there are so many; false if they cannot be had: then it has
+/// added none.
+fn take_singles(to: &mut Frames, count: usize) -> bool {
+    let before = to.count;
+    while to.count < count {
+        let attempt = || super::cache::take(Depth::Table);
+        let Some(index) = attempt().or_else(|| super::retry(Depth::Table, attempt)) else {
+            let taken = &to.frames[before..to.count];
+            taken.iter().for_each(|&index| super::cache::give(index));
+            to.count = before;
+            return false;
+        };
+        to.push(index);
+    }
+    true
 }
 
-/// Takes a block out of the devices' reach, whatever it will be used for.
-fn set_aside(first: u32, order: usize) {
-    withdraw(first, order);
-    flag(first, order, true);
-}
-
-fn withdraw(first: u32, order: usize) {
-    let frames = device_reach::run(first..first + (1 << order));
-    device_reach::withdraw(frames, Cause::PageTables);
+/// Takes frames out of the devices' reach by one batch, whatever they will be used for.
+fn set_aside<R: Iterator<Item = Range<u32>>>(runs: impl Fn() -> R) {
+    device_reach::withdraw(runs(), Cause::PageTables);
+    runs().for_each(|run| flag(run, true));
 }
 
 /// Sets or clears the flag of frames, and with it the guard. The caller owns them alone.
-fn flag(first: u32, order: usize, cached: bool) {
-    directmap::flag_tables(first..first + (1 << order), cached);
+fn flag(frames: Range<u32>, cached: bool) {
+    directmap::flag_tables(frames, cached);
 }
 
 /// Takes a frame for a page table of the kernel.
 #[cfg(target_os = "none")]
 pub(super) fn take_kernels() -> Option<u32> {
-    let index = take_raw(0)?;
+    let [index, _] = take_raw(1)?.frames;
     super::check_junk(index);
     record(index).set_kind(Type::Free, Type::Kernel);
     Some(index)
@@ -252,11 +314,13 @@ pub(crate) fn give_table(level: usize, index: u32) {
     }
     if !record(index).is_cached() {
         // Taken while tables were not kept. It is out of the devices' reach, and stays there.
-        flag(index, order_of(level), true);
+        let frames = Frames::of(level, index);
+        frames.runs().for_each(|run| flag(run, true));
     }
     if Mistake::PooledReturns.is_made() {
-        let frames = index..index + frames_in(level) as u32;
-        handlers::frames_enter(core::slice::from_ref(&frames));
+        let frames = Frames::of(level, index);
+        let returns = |run| handlers::frames_enter(core::slice::from_ref(&run));
+        frames.runs().for_each(returns);
     }
     let is_over = OWN_TABLES.with(|own| {
         let Some(own) = own else {
@@ -292,26 +356,26 @@ fn give_back(level: usize, count: usize) -> usize {
         if n == 0 {
             break;
         }
-        batch[..n].iter().for_each(|&table| untype(level, table));
-        put_aside(level, &batch[..n]);
+        let mut frames = [Frames::NONE; BATCH];
+        for (to, &table) in frames.iter_mut().zip(&batch[..n]) {
+            *to = untype(level, table);
+        }
+        buddy::give_batch(frames.iter().flat_map(|it| it.as_slice()).copied());
         given += n;
     }
     given
 }
 
 /// Makes a table of which nothing is left into free frames.
-fn untype(level: usize, index: u32) {
-    for frame in index..index + frames_in(level) as u32 {
+fn untype(level: usize, index: u32) -> Frames {
+    let frames = Frames::of(level, index);
+    for &frame in frames.as_slice() {
         record(frame).set_kind(Type::page_table(level), Type::Free);
         super::junk(frame);
     }
     TABLES[level - 1].made.fetch_sub(1, Ordering::Relaxed);
     TABLES[level - 1].given_back.fetch_add(1, Ordering::Relaxed);
-}
-
-fn put_aside(level: usize, tables: &[u32]) {
-    let frames = frames_in(level) as u32;
-    buddy::give_batch(tables.iter().flat_map(|&table| table..table + frames));
+    frames
 }
 
 /// Releases what is set aside in blocks of at least 2^`least` frames: the flag is cleared and
@@ -326,13 +390,9 @@ fn release(least: usize) -> bool {
             return any;
         }
         let blocks = &blocks[..n];
-        blocks
-            .iter()
-            .for_each(|&(first, order)| flag(first, order, false));
-        let runs = blocks
-            .iter()
-            .map(|&(first, order)| first..first + (1 << order));
-        device_reach::restore(runs, Cause::PageTables);
+        let run = |&(first, order): &(u32, usize)| first..first + (1 << order);
+        blocks.iter().map(run).for_each(|run| flag(run, false));
+        device_reach::restore(blocks.iter().map(run), Cause::PageTables);
         for &(first, order) in blocks {
             buddy::give(first, order);
         }
@@ -343,14 +403,10 @@ fn release(least: usize) -> bool {
 /// Makes a table into free frames, when none is kept.
 #[cold]
 fn free(level: usize, index: u32) {
-    let order = order_of(level);
-    untype(level, index);
-    flag(index, order, false);
-    device_reach::restore(
-        device_reach::run(index..index + (1 << order)),
-        Cause::PageTables,
-    );
-    buddy::give(index, order);
+    let frames = untype(level, index);
+    frames.runs().for_each(|run| flag(run, false));
+    device_reach::restore(frames.runs(), Cause::PageTables);
+    buddy::give_batch(frames.as_slice().iter().copied());
 }
 
 /// Gives the buddy allocator the tables that this CPU and the pools keep, and all frames set aside.

@@ -103,6 +103,30 @@ fn forked_pmaps_are_maps() {
     });
 }
 
+/// A page table of level 1 and its links need not be neighbours: with no two free frames in a row,
+/// tables are made, shared, audited and given back all the same.
+#[test]
+fn pmaps_are_made_of_single_frames() {
+    on_machines("pmaps of single frames", [1, 2, 4], 2048, 10, || {
+        let before = usage();
+        let give_back = leave_single_frames();
+        let batches = Counter::device_batches_page_tables.total();
+        let pmap = Pmap::new().unwrap();
+        let frame = tagged_frames(1).remove(0);
+        let mut pending = Pending::new();
+        pmap.enter(va_of(0), &frame, READ_WRITE, &mut pending)
+            .unwrap();
+        let made = Counter::device_batches_page_tables.total() - batches;
+        assert_eq!(made, 4, "one batch for each table, with its links");
+        drop((pmap, frame, pending));
+        changes_agree_with_a_model(4, Forks::Often);
+        while crate::frame::drain_for_test() {}
+        give_back();
+        assert_eq!(usage().page_tables, before.page_tables);
+        assert_eq!(usage().free, before.free);
+    });
+}
+
 /// Spaces of one family in the hands of several tasks: each changes its own, forks it and ends it,
 /// and all of them change frames wherever they are mapped.
 #[test]

@@ -28,7 +28,8 @@ fn batches() -> u64 {
 /// inside.
 fn check_reach(tables: &[(usize, u32)]) {
     for &(level, table) in tables {
-        for frame in table..table + frames_in(level) as u32 {
+        let links = (level == 1).then(|| record(table).partner());
+        for frame in core::iter::once(table).chain(links) {
             assert!(!record(frame).is_reachable());
             assert_eq!(record(frame).kind(), Type::page_table(level));
         }
@@ -58,6 +59,32 @@ fn tables_are_kept_ready() {
         }
         assert_eq!(usage().data, before.data);
         assert_eq!(usage().free, before.free);
+        while drain() {}
+        assert_eq!(usage(), before);
+    });
+}
+
+/// Without neighbouring frames, tables of level 1 have their links elsewhere; they are kept ready,
+/// given back and made anew as others.
+#[test]
+fn tables_are_made_of_single_frames() {
+    on_machines_with("tables of single frames", [1, 2, 4], 2048, 10, || {
+        let before = usage();
+        let give_back = leave_single_frames();
+        for keeps in [true, false] {
+            keep_tables(keeps);
+            let tables = take(1, 60);
+            check_reach(&tables.iter().map(|&it| (1, it)).collect::<Vec<_>>());
+            let apart = |&&it: &&u32| record(it).partner() != it + 1;
+            // Each CPU may have kept a few that are neighbours.
+            assert!(tables.iter().filter(apart).count() > 20);
+            give(1, tables);
+        }
+        keep_tables(true);
+        give(1, take(1, 200));
+        while drain() {}
+        assert_eq!(frames_aside(), 0);
+        give_back();
         while drain() {}
         assert_eq!(usage(), before);
     });
