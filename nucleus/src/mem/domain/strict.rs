@@ -196,13 +196,13 @@ impl Strict {
         seen
     }
 
-    /// Makes a window, or gives one that nobody has and that was never used.
+    /// Makes a window, or returns one that has no owner and was never used.
     ///
     /// # Errors
     /// [`OutOfMemory`].
     pub(crate) fn add_window(&self) -> Result<Arc<Window>, OutOfMemory> {
         let mut areas = self.areas.lock();
-        // With the lock, nobody else gets a first handle.
+        // With the lock held, no other caller gets a first handle.
         let is_left = |it: &&Arc<Window>| Arc::strong_count(it) == 1 && it.is_unused();
         if let Some(window) = areas.windows.iter().find(is_left) {
             return Ok(window.clone());

@@ -35,7 +35,7 @@ pub(super) fn set_most(tables: usize) {
 /// When a pool gives tables back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
-    /// What was not needed for some time goes.
+    /// Half of the tables that a pool did not need for a [`PERIOD`] are given back.
     Adaptive,
     /// The paper's thresholds.
     Fixed(Thresholds),
