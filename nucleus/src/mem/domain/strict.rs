@@ -6,9 +6,9 @@ use core::num::NonZeroU64;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::ids::{self, invalidate};
 use super::tables::{self, ENTRIES, Table};
-use super::window::{PAGES, Window, release_entry};
+use super::window::{PAGES, Window};
+use super::{ids, invalidate};
 use crate::counters::Counter;
 use crate::hw::iommu::{AttachError, Device, DomainId, Entry, Features, Stale};
 use crate::hw::machine;
@@ -133,11 +133,6 @@ impl Strict {
     /// The domain ID.
     pub(crate) fn id(&self) -> u16 {
         self.id.0
-    }
-
-    /// Invalidates all of the domain.
-    pub(super) fn invalidate(&self, cause: Counter) {
-        invalidate(Stale::Domain(self.id), cause);
     }
 
     /// Invalidates entries that became present: in caching mode, units may hold the absent ones.
@@ -304,7 +299,7 @@ impl Strict {
             }
             seen += 1;
         }
-        self.invalidate(cause);
+        invalidate(Stale::Domain(self.id), cause);
         for (place, count) in &stale[..len] {
             rest[usize::from(*place)].release((*count).into());
         }
@@ -312,9 +307,9 @@ impl Strict {
         Some(next + skipped + seen)
     }
 
-    /// Frees all: the device was detached, no request is given or taken any more.
+    /// Frees all: the device was detached, or never attached, so that no unit holds anything of the
+    /// domain, and no request is given or taken any more.
     pub(super) fn end(&mut self) {
-        self.invalidate(Counter::iotlb_other);
         // The frames of these are not the kernel's.
         for page in self.areas.get_mut().reserved.iter().cloned().flatten() {
             if let Some(table) = tables::find(self.root, self.features.levels, page) {
@@ -325,6 +320,15 @@ impl Strict {
             (0..ENTRIES).for_each(|index| release_entry(table, index));
         });
         ids::free(self.id);
+    }
+}
+
+/// Clears an entry that no unit holds, and releases its frame, if it names one.
+fn release_entry(table: Table, index: u64) {
+    let entry = table.get(index);
+    if entry != Entry::ABSENT {
+        table.set(index, Entry::ABSENT);
+        frame::release_held(entry.address().frame_number() as u32);
     }
 }
 
