@@ -2,14 +2,15 @@
 # Figures of iosup.txt, redrawn here: what docs/performance.md has of them.
 #   scripts/iommu-figures.sh [DIR [PART…]]    into DIR (out/iommu)
 # The parts are `invalidations` (Figures 8, 10 and 11), `levels` (9), `programs` (12), `processes`
-# (13), `thresholds` and `disk`; without any, all: some 20 minutes on 2 quiet cores. All but the
-# second table of `processes` are counts, which hold whatever the load of the host is.
+# (13), `thresholds`, `disk` and `card` (14, not measured yet); without any, all: some 20 minutes on
+# 2 quiet cores. All but the times of `processes` are counts, which depend little on the load of the
+# host.
 # Needs what `make run` needs, and for `disk` apt-get, which fetches Linux.
 set -eu
 cd "$(dirname "$0")/.."
 out=${1:-out/iommu}
 [ $# -eq 0 ] || shift
-[ $# -gt 0 ] || set -- invalidations levels programs processes thresholds disk
+[ $# -gt 0 ] || set -- invalidations levels programs processes thresholds disk card
 [ -e target/toolchain.sh ] || scripts/setup.sh
 . target/toolchain.sh
 cargo build --quiet --package causeway
@@ -187,8 +188,8 @@ thresholds() {
 }
 
 # requests NAME OPTION…: instructions of the kernel and invalidations for a request, by the
-# difference of two runs. Each is the least of three: interrupts of timers, which count as well, come
-# the more often the slower the host is.
+# difference of two runs. Each is the one of three with the fewest instructions: interrupts of timers,
+# which count as well, come the more often the slower the host is.
 requests() {
     name=$1
     shift
@@ -198,8 +199,7 @@ requests() {
             dd if=/dev/vda of=/dev/null bs=64k iflag=direct count=$count 2>/dev/null")"
         echo "$count $words $(grep -c vtd_inv_desc_iotlb "$out/trace" || true)"
     done | awk -v name="$name" '
-        !($1 in kernel) || $2 < kernel[$1] { kernel[$1] = $2 }
-        { seen[$1] = $4 }
+        !($1 in kernel) || $2 < kernel[$1] { kernel[$1] = $2; seen[$1] = $4 }
         END {
             printf "%s: %.0f instructions, %.3f invalidations\n", name,
                 (kernel[3072] - kernel[1024]) / 2048, (seen[3072] - seen[1024]) / 2048
@@ -216,6 +216,12 @@ disk() {
     requests "Linux, strict" --linux --append "mitigations=off intel_iommu=on iommu.strict=1"
     requests "Linux, lazy" --linux --append "mitigations=off intel_iommu=on iommu.strict=0"
     rm "$out/disk.img" "$out/trace"
+}
+
+# The place for Figure 14: the rate of a network card with iommu=off, open and strict. It needs a
+# load whose bytes the guest sends, and a rate in packets for so many instructions.
+card() {
+    echo "== Figure 14: a card's rate with iommu=off, open and strict: not measured"
 }
 
 for part; do

@@ -2,17 +2,28 @@
 //! domains, features, invalidations, faults.
 //!
 //! A unit translates the addresses that a device uses, by the page tables of the device's domain,
-//! and keeps translations in its IOTLB until they are invalidated. Each machine offers:
+//! and keeps translations in its IOTLB until they are invalidated. Both machines offer:
 //!
 //! | function | what it does |
 //! |---|---|
 //! | `iommu_features() -> Option<Features>` | the features that all units of the machine have; none without a unit, or before they are started |
 //! | `iommu_attach(Device, DomainId, root) -> Result<(), AttachError>` | from now on the device's addresses are translated by the tables below `root` |
-//! | `iommu_detach(Device)` | from now on the device reaches nothing |
+//! | `iommu_detach(Device)` | when it returns, the device reaches nothing, and no unit holds a translation of the domain that it had: the caller invalidates none |
 //! | `iommu_invalidate(&[Stale])` | returns when no unit uses, or is about to use, such a translation |
 //! | `iommu_sync(at, bytes)` | entries of page tables were written there: units see them from now on |
 //! | `iommu_reserved(Device, each)` | calls `each` with the ranges of physical addresses that a device uses on the firmware's behalf, none of them the kernel's |
+//! | `iommu_units() -> impl Iterator<Item = UnitState>` | the state of each unit; none are shown on the simulated machine |
+//! | `iommu_lost_faults() -> u64` | how many faults were not recorded, at least |
+//! | `iommu_has_no_queue() -> bool` | whether invalidations use registers only |
+//!
+//! Faults are taken on x86-64 only; the simulated machine has `iommu_take_fault` for its tests:
+//!
+//! | function | what it does |
+//! |---|---|
 //! | `iommu_take_fault() -> Option<Fault>` | the oldest access that was refused and not yet taken |
+//! | `iommu_take_later()` | raises another interrupt for the faults that are left |
+//! | `iommu_mask_faults()` | units no longer interrupt for faults; devices that are lost are reported still |
+//! | `iommu_block(Device) -> bool` | takes bus mastering from a function for good; false if that was done before |
 //!
 //! All may be called with interrupts off and under a spin lock; a unit that does not answer in time
 //! is given up, and its devices then reach nothing.
@@ -39,13 +50,13 @@ impl Policy {
     /// Reads the word of the kernel's command line: the last one counts.
     #[cfg_attr(not(target_os = "none"), allow(dead_code))]
     pub(crate) fn read(command_line: &str) -> Policy {
-        let values = options::values(command_line, "iommu").filter_map(|value| match value {
+        let policy = options::last_value(command_line, "iommu", |value| match value {
             "off" => Some(Policy::Off),
             "open" => Some(Policy::Open),
             "strict" => Some(Policy::Strict),
             _ => None,
         });
-        values.last().unwrap_or(Policy::Strict)
+        policy.unwrap_or(Policy::Strict)
     }
 }
 

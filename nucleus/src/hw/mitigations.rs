@@ -44,9 +44,9 @@ impl Settings {
     pub fn read(command_line: &str) -> Settings {
         let mut settings = Settings::default();
         for (slot, (switch, words)) in settings.0.iter_mut().zip(SWITCHES) {
-            let values = options::values(command_line, switch);
-            let known = values.filter_map(|value| words.iter().position(|word| *word == value));
-            *slot = known.last().map_or(BY_CPU, |value| value as u8);
+            let place = |value| words.iter().position(|word| *word == value);
+            let value = options::last_value(command_line, switch, place);
+            *slot = value.map_or(BY_CPU, |value| value as u8);
         }
         settings
     }

@@ -83,12 +83,12 @@ impl DirectMap {
     /// told when there is a console.
     #[cfg_attr(not(target_os = "none"), allow(dead_code))]
     pub(crate) fn read(command_line: &str) -> DirectMap {
-        let values = options::values(command_line, "directmap").filter_map(|value| match value {
+        let map = options::last_value(command_line, "directmap", |value| match value {
             "all" => Some(DirectMap::All),
             "kernel" => Some(DirectMap::Kernel),
             size => mebibytes(size).map(DirectMap::First),
         });
-        values.last().unwrap_or_default()
+        map.unwrap_or_default()
     }
 }
 

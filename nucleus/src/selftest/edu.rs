@@ -324,15 +324,19 @@ fn others(edu: &Edu) {
     edu.attack_memory("a free frame", at);
 }
 
-/// Takes frames until this one is the kernel's.
-fn become_kernel(at: PhysAddr) -> Vec<u32> {
+/// The level of page tables that have one frame and no part of the kernel's.
+const LEVEL: usize = 2;
+
+/// Takes page tables until this frame is one. None are kept ready, so that each is made of the free
+/// frame that is at hand.
+fn become_table(at: PhysAddr) -> Vec<u32> {
     let mut taken = Vec::new();
     while taken.len() < 4096 {
-        let Ok(index) = frame::take_own(Type::Kernel) else {
+        let Some(table) = frame::take_table(LEVEL) else {
             break;
         };
-        taken.push(index);
-        if record::address(index) == at {
+        taken.push(table.index());
+        if record::address(table.index()) == at {
             break;
         }
     }
@@ -365,7 +369,8 @@ fn changing(edu: &Edu) {
         return;
     }
     let mut is_late = Outcome::Silent;
-    let mut taken = Vec::new();
+    let keeps_tables = frame::keeps_tables();
+    frame::keep_tables(false);
     edu.load_pattern();
     let before = Counter::iommu_faults.total();
     edu.start(address, 8, true);
@@ -377,22 +382,25 @@ fn changing(edu: &Edu) {
         crate::log!("edu: a frame freed and still pending: {state}");
         strict.flush(Counter::iotlb_other);
     }
-    taken.extend(become_kernel(at));
-    let is_kernel = taken.last().is_some_and(|&it| record::address(it) == at);
-    assert!(is_kernel, "the frame is taken again");
-    // SAFETY: the frame was taken.
-    unsafe { word(at).write_volatile(0) };
+    let taken = become_table(at);
+    let is_table = taken.last().is_some_and(|&it| record::address(it) == at);
+    assert!(is_table, "the frame is taken again");
     edu.finish();
-    // SAFETY: as above.
-    if unsafe { word(at).read_volatile() } != 0 {
+    // The table was made empty.
+    let entry: *mut u64 = record::table_bytes(index).cast();
+    // SAFETY: the table is ours, and no CPU uses it.
+    if unsafe { entry.read_volatile() } != 0 {
         is_late = Outcome::Reached;
+        // SAFETY: as above.
+        unsafe { entry.write_volatile(0) };
     } else if until(|| Counter::iommu_faults.total() > before) {
         is_late = Outcome::Refused;
     }
-    crate::log!("edu: a frame that becomes the kernel's during the access: write {is_late}");
+    crate::log!("edu: a frame that becomes a table during the access: write {is_late}");
     for index in taken {
-        frame::give_run(index..index + 1, Type::Kernel);
+        frame::give_table(LEVEL, index);
     }
+    frame::keep_tables(keeps_tables);
 }
 
 struct Notified(AtomicBool);

@@ -44,7 +44,7 @@ use crate::{Access, Frame, PAGE_SIZE, Pmap, Prot, VirtAddr, ephemeral, frame};
 /// Injects the fault that the command line asks for, if any. In the first task. With
 /// `fault_injection=FAULT:MISTAKE`, a kernel with assertions makes that [`Mistake`] from now on.
 pub fn run_if_asked(command_line: &str) {
-    let asked = options::values(command_line, "fault_injection").last();
+    let asked = options::last_value(command_line, "fault_injection", Some);
     let (asked, mistake) = match asked.and_then(|it| it.split_once(':')) {
         Some((fault, mistake)) => (Some(fault), Some(mistake)),
         None => (asked, None),

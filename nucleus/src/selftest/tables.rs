@@ -1,7 +1,8 @@
 //! The cost of page tables by level (`iosup.txt`, Figure 9): what it takes to allocate and to
 //! release one, until the table can be used and until it is free. `fault_injection=tables` measures
 //! it in the first task, with the cache enabled from the start, without it, and enabled on demand;
-//! the log has the figures. With counted instructions, a nanosecond is one.
+//! the log has the figures. A cache that was enabled on demand is a cache that is on: `dynamic` is
+//! to show that it costs the same after `off`. With counted instructions, a nanosecond is one.
 
 use crate::dma;
 use crate::frame::{give_table, keep_tables, take_table};

@@ -10,9 +10,6 @@ use crate::hw::x86_64::placement::choose;
 use crate::hw::x86_64::{cpu, loader};
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
-/// The word of the command line that leaves everything where it was linked.
-const OFF: &str = "kaslr=off";
-
 const PRESENT: u64 = 3;
 const LARGE: u64 = 0x80;
 const LARGE_SHIFT: u32 = 21;
@@ -92,7 +89,8 @@ fn find(kind: u32, info: u32) -> Move {
         // For the random pool, which learns nothing of the placement.
         loader::keep_seed(&derive(0));
     }
-    if options::words(found.command_line()).any(|word| word == OFF) {
+    // Everything stays where it was linked.
+    if options::last_value(found.command_line(), "kaslr", Some) == Some("off") {
         return stay;
     }
     let mut drawn = 0;

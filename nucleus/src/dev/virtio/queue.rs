@@ -1,8 +1,8 @@
 //! A virtqueue: requests to a device, many in flight, each a chain of parts of frames.
 //!
 //! A queue has slots, each with memory for one request, and gives the device what is in them by its
-//! [rings](Rings). What the device writes there is checked: a device that says what can't be is not
-//! listened to any more, and all its requests fail.
+//! [rings](Rings). The device's answers there are checked: after an impossible one the device is
+//! not used any more, and all its requests fail.
 
 use alloc::{sync::Arc, vec::Vec};
 use core::sync::atomic::{AtomicBool, Ordering};

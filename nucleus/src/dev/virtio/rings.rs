@@ -124,8 +124,8 @@ impl Rings {
         self.word(0).load(Ordering::Relaxed) == NO_INTERRUPT
     }
 
-    /// Lets the device interrupt again. Whoever looks at the rings afterwards sees what it has done
-    /// without an interrupt.
+    /// Lets the device interrupt again. A look at the rings after this finds the requests that it
+    /// has completed without an interrupt.
     pub(super) fn rearm(&self) {
         self.word(0).store(0, Ordering::Relaxed);
         // Either the device sees that it is to interrupt, or the next look sees what it has done.

@@ -49,7 +49,7 @@ const MOST_PAGES: u32 = 32;
 
 /// Whether the command line asks for the guard, or does not say: `guard=on`.
 pub fn is_asked_for(command_line: &str) -> bool {
-    options::values(command_line, "guard").last() != Some("off")
+    options::last_value(command_line, "guard", Some) != Some("off")
 }
 
 /// Notes where the descriptor tables are, by physical addresses.

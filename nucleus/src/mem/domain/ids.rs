@@ -1,12 +1,10 @@
-//! Domain IDs, and invalidations by cause.
+//! Domain IDs.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::OutOfMemory;
-use crate::counters::Counter;
-use crate::hw::iommu::{DomainId, Stale};
+use crate::hw::iommu::DomainId;
 use crate::hw::machine;
-use crate::mem::mistake::Mistake;
 
 /// IDs in use [bit per ID]; 0 is the units' own.
 static USED: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
@@ -34,20 +32,4 @@ pub(super) fn allocate() -> Result<DomainId, OutOfMemory> {
 /// Frees an ID: no unit holds anything of the domain.
 pub(super) fn free(DomainId(number): DomainId) {
     USED[usize::from(number / 64)].fetch_and(!(1 << (number % 64)), Relaxed);
-}
-
-/// Has all units invalidate translations, because of `cause`.
-pub(super) fn invalidate(stale: Stale, cause: Counter) {
-    let mistakes: &[Mistake] = match cause {
-        Counter::iotlb_absent => &[Mistake::AbsentKept],
-        Counter::iotlb_page_table | Counter::iotlb_heap | Counter::iotlb_stack => {
-            &[Mistake::LeavesWithoutInvalidation]
-        }
-        _ => &[Mistake::BatchNotInvalidated, Mistake::PendingReleased],
-    };
-    if mistakes.iter().any(|it| it.is_made()) {
-        return;
-    }
-    machine::iommu_invalidate(&[stale]);
-    cause.add(1);
 }

@@ -34,7 +34,7 @@ pub(crate) use window::{PAGES as WINDOW_PAGES, Window};
 use crate::counters::Counter;
 use crate::cpu::percpu::Restart;
 use crate::frame::record::managed;
-use crate::hw::iommu::{AttachError, Device, Features, Policy};
+use crate::hw::iommu::{AttachError, Device, Features, Policy, Stale};
 use crate::hw::machine;
 use crate::lock::{Rank, SpinLock};
 use crate::mem::mistake::Mistake;
@@ -244,10 +244,7 @@ impl Domain {
         }
         if is_first {
             machine::iommu_detach(self.device);
-            if let Reach::Strict(strict) = &self.reach {
-                strict.invalidate(Counter::iotlb_other);
-            }
-            // After the invalidation: a caller that finds this set frees the memory of requests.
+            // After that: a caller that finds this set frees the memory of requests.
             self.revoked.store(true, Ordering::Release);
         }
         drop(revoking);
@@ -345,6 +342,22 @@ pub(crate) fn flush_stale() -> bool {
         });
     }
     any
+}
+
+/// Has all units invalidate translations, because of `cause`.
+fn invalidate(stale: Stale, cause: Counter) {
+    let mistakes: &[Mistake] = match cause {
+        Counter::iotlb_absent => &[Mistake::AbsentKept],
+        Counter::iotlb_page_table | Counter::iotlb_heap | Counter::iotlb_stack => {
+            &[Mistake::LeavesWithoutInvalidation]
+        }
+        _ => &[Mistake::BatchNotInvalidated, Mistake::PendingReleased],
+    };
+    if mistakes.iter().any(|it| it.is_made()) {
+        return;
+    }
+    machine::iommu_invalidate(&[stale]);
+    cause.add(1);
 }
 
 /// Gives a device up that broke its promises, if it is in a domain.

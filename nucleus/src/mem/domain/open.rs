@@ -10,8 +10,8 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use super::ids::{self, invalidate};
 use super::tables::{self, ENTRIES, Table};
+use super::{ids, invalidate};
 use crate::counters::Counter;
 use crate::cpu::percpu::Restart;
 use crate::frame::record::{Type, address, managed, record};

@@ -6,9 +6,9 @@ use core::num::NonZeroU64;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::ids::{self, invalidate};
 use super::tables::{self, ENTRIES, Table};
-use super::window::{PAGES, Window, release_entry};
+use super::window::{PAGES, Window};
+use super::{ids, invalidate};
 use crate::counters::Counter;
 use crate::hw::iommu::{AttachError, Device, DomainId, Entry, Features, Stale};
 use crate::hw::machine;
@@ -135,11 +135,6 @@ impl Strict {
         self.id.0
     }
 
-    /// Invalidates all of the domain.
-    pub(super) fn invalidate(&self, cause: Counter) {
-        invalidate(Stale::Domain(self.id), cause);
-    }
-
     /// Invalidates entries that became present: in caching mode, units may hold the absent ones.
     fn invalidate_absent(&self, first: u64, pages: u64) {
         if !self.features.has_caching_mode || pages == 0 {
@@ -196,13 +191,13 @@ impl Strict {
         seen
     }
 
-    /// Makes a window, or gives one that nobody has and that was never used.
+    /// Makes a window, or returns one that has no owner and was never used.
     ///
     /// # Errors
     /// [`OutOfMemory`].
     pub(crate) fn add_window(&self) -> Result<Arc<Window>, OutOfMemory> {
         let mut areas = self.areas.lock();
-        // With the lock, nobody else gets a first handle.
+        // With the lock held, no other caller gets a first handle.
         let is_left = |it: &&Arc<Window>| Arc::strong_count(it) == 1 && it.is_unused();
         if let Some(window) = areas.windows.iter().find(is_left) {
             return Ok(window.clone());
@@ -304,7 +299,7 @@ impl Strict {
             }
             seen += 1;
         }
-        self.invalidate(cause);
+        invalidate(Stale::Domain(self.id), cause);
         for (place, count) in &stale[..len] {
             rest[usize::from(*place)].release((*count).into());
         }
@@ -312,9 +307,9 @@ impl Strict {
         Some(next + skipped + seen)
     }
 
-    /// Frees all: the device was detached, no request is given or taken any more.
+    /// Frees all: the device was detached, or never attached, so that no unit holds anything of the
+    /// domain, and no request is given or taken any more.
     pub(super) fn end(&mut self) {
-        self.invalidate(Counter::iotlb_other);
         // The frames of these are not the kernel's.
         for page in self.areas.get_mut().reserved.iter().cloned().flatten() {
             if let Some(table) = tables::find(self.root, self.features.levels, page) {
@@ -325,6 +320,15 @@ impl Strict {
             (0..ENTRIES).for_each(|index| release_entry(table, index));
         });
         ids::free(self.id);
+    }
+}
+
+/// Clears an entry that no unit holds, and releases its frame, if it names one.
+fn release_entry(table: Table, index: u64) {
+    let entry = table.get(index);
+    if entry != Entry::ABSENT {
+        table.set(index, Entry::ABSENT);
+        frame::release_held(entry.address().frame_number() as u32);
     }
 }
 

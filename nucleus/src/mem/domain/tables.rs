@@ -43,13 +43,10 @@ impl Table {
         table
     }
 
+    #[inline]
     fn word(&self, index: u64) -> &AtomicU64 {
-        // SAFETY: inside the table's frame and aligned. Entries are atomic words to all.
-        unsafe {
-            &*bytes(self.0)
-                .cast::<AtomicU64>()
-                .add((index % ENTRIES) as usize)
-        }
+        let at = index % ENTRIES;
+        &self.words(at..at + 1)[0]
     }
 
     /// A range of entries, which does not wrap, each of them an [`Entry`] as a word.

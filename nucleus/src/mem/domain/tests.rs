@@ -130,6 +130,26 @@ fn given_up() {
     assert!(domain.is_revoked());
 }
 
+/// The detachment of a device invalidates all of its domain: nothing is invalidated again.
+#[test]
+fn a_domain_that_ends_is_invalidated_once() {
+    machines("end", Policy::Strict, 10, || {
+        let frame = Frame::alloc(Contents::Zeroed).unwrap();
+        for is_revoked in [false, true] {
+            let domain = Domain::new(Device(2)).unwrap();
+            let at = domain.map_lasting(&frame, true, true).unwrap();
+            assert!(device_write(2, at, &[1]));
+            let before = invalidations();
+            if is_revoked {
+                domain.revoke();
+            }
+            drop(domain);
+            assert_eq!(invalidations(), before);
+            assert!(!device_write(2, at, &[1]));
+        }
+    });
+}
+
 /// Frames that are mapped together lie in a row, up to the end of the window; what is left follows
 /// at its beginning. The device reaches each until the request is done, and none is free before.
 #[test]

@@ -171,12 +171,3 @@ fn around(first: u32, count: u32) -> [Range<u64>; 2] {
     let end = (start + count).min(ENTRIES);
     [start..end, 0..start + count - end]
 }
-
-/// Clears an entry that no unit holds, and releases its frame, if it names one.
-pub(super) fn release_entry(table: Table, index: u64) {
-    let entry = table.get(index);
-    if entry != Entry::ABSENT {
-        table.set(index, Entry::ABSENT);
-        frame::release_held(entry.address().frame_number() as u32);
-    }
-}

@@ -118,7 +118,7 @@ pub(super) fn withdraw(frames: impl Iterator<Item = Range<u32>>, cause: Cause) {
 
 /// Runs of frames that leave or return by one invalidation: those of a stack fit, and the blocks
 /// that the page-table cache releases together.
-const BATCH: usize = 32;
+pub(super) const BATCH: usize = 32;
 
 /// Neighbouring frames, as [`withdraw`] and [`restore`] want them.
 pub(super) fn run(frames: Range<u32>) -> impl Iterator<Item = Range<u32>> {

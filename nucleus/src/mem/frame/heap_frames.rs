@@ -2,9 +2,9 @@
 //!
 //! A frame of the heap is out of the devices' reach, and each that leaves or returns alone costs an
 //! IOTLB invalidation. The slabs of a process that starts and ends come and go one by one, so a CPU
-//! keeps some and takes or returns [`BATCH`] of them by one invalidation. They are of type `Heap`,
-//! count as free, and are given up when memory is short. Where devices' reach does not follow the
-//! types of frames, nothing is kept.
+//! keeps some and takes or returns [`BATCH`] of them by one invalidation. They are of type `Heap`
+//! and count as free; when memory is short, a CPU gives up its own, and not those of others. Where
+//! devices' reach does not follow the types of frames, nothing is kept.
 
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
@@ -56,7 +56,8 @@ pub(super) fn take() -> Option<u32> {
 fn take_kept(most: usize) -> Option<u32> {
     KEPT.with(|kept| {
         let kept = kept?;
-        kept.pop().or_else(|| {
+        let ready = kept.pop().inspect(|&index| check_junk(index));
+        ready.or_else(|| {
             // Out of the reserve, one is taken at a time.
             let batch = BATCH.min(most);
             let is_spare = buddy::available() >= targets::targets().low + batch;
@@ -98,6 +99,7 @@ fn give_kept(index: u32, most: usize) -> bool {
         if kept.len() >= most {
             free(kept, BATCH.min(most));
         }
+        junk(index);
         kept.push(index);
         true
     })
@@ -114,6 +116,7 @@ fn free(kept: &Stack<FRAMES>, count: usize) {
     let taken = taken.count();
     let frames = &frames[..taken];
     for &index in frames {
+        check_junk(index);
         machine::frame_freed(address(index));
         record(index).set_kind(Type::Heap, Type::Free);
         junk(index);

@@ -15,8 +15,8 @@
 //!
 //! When tables are given back is the business of the [policy].
 //!
-//! [`pools`]: the tables of each CPU, and the pools. A pool has at most a 64th of memory, and the
-//! pagedaemon drains all when memory is short.
+//! [`pools`]: the tables of each CPU, and the pools. A pool has at most a 64th of memory, the links
+//! of its tables included, and the pagedaemon drains all when memory is short.
 
 mod policy;
 mod pools;
@@ -40,6 +40,10 @@ use crate::mem::mistake::Mistake;
 
 /// Tables that a pool gives up with its lock taken once, and blocks that are released together.
 const BATCH: usize = 32;
+const _: () = assert!(
+    BATCH == device_reach::BATCH,
+    "blocks that are released together cost one invalidation"
+);
 /// Whether page tables that are given back are kept ready.
 static KEEPS: AtomicBool = AtomicBool::new(true);
 /// The value of [`block_order`].
@@ -54,7 +58,7 @@ pub(super) unsafe fn start(managed: usize) {
     unsafe { pools::start() };
     KEEPS.store(true, Ordering::Relaxed);
     set_policy(Policy::Adaptive);
-    policy::set_most(managed / 64);
+    policy::set_most_frames(managed / 64);
     let order = (managed / 256).max(1).ilog2() as usize;
     let largest = match machine::is_guarded() {
         true => LARGEST_GUARDED,
@@ -164,45 +168,39 @@ pub(crate) fn take_table(level: usize) -> Option<Table> {
     if super::fails() {
         return None;
     }
-    Counter::page_tables_allocated.add(frames_in(level) as u64);
     let ready = OWN_TABLES.with(|own| match own {
         Some(own) => {
-            add_own(&own.taken[level - 1]);
             let stack = &own.stacks[level - 1];
-            stack.pop().or_else(|| take_pooled(level, Some(stack)))
+            let ready = stack.pop().or_else(|| take_pooled(level, Some(stack)))?;
+            add_own(&own.taken[level - 1]);
+            Some(ready)
         }
         None => take_pooled(level, None),
     });
-    match ready {
-        Some(index) => Some(Table::Ready(index)),
-        None => make(level),
-    }
+    let table = match ready {
+        Some(index) => Table::Ready(index),
+        None => Table::Fresh(make(level)?),
+    };
+    Counter::page_tables_allocated.add(frames_in(level) as u64);
+    Some(table)
 }
 
-/// Makes a table.
+/// Makes a table, which counts as taken by this CPU.
 #[cold]
-fn make(level: usize) -> Option<Table> {
-    let made = match keeps_tables() {
-        true => take_raw(frames_in(level)),
+fn make(level: usize) -> Option<u32> {
+    let frames = match keeps_tables() {
+        true => take_raw(frames_in(level))?,
         false => {
             let mut frames = Frames::NONE;
-            let taken = take_singles(&mut frames, frames_in(level));
-            taken.then(|| {
-                device_reach::withdraw(frames.runs(), Cause::PageTables);
-                frames.runs().for_each(machine::reach_tables);
-                frames
-            })
+            if !take_singles(&mut frames, frames_in(level)) {
+                return None;
+            }
+            device_reach::withdraw(frames.runs(), Cause::PageTables);
+            frames.runs().for_each(machine::reach_tables);
+            frames
         }
     };
-    let Some(frames) = made else {
-        OWN_TABLES.with(|own| {
-            if let Some(own) = own {
-                let taken = &own.taken[level - 1];
-                taken.store(taken.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
-            }
-        });
-        return None;
-    };
+    OWN_TABLES.with(|own| own.iter().for_each(|own| add_own(&own.taken[level - 1])));
     let index = frames.frames[0];
     if level == 1 {
         let links = frames.frames[1];
@@ -221,7 +219,7 @@ fn make(level: usize) -> Option<Table> {
     // SAFETY: the frame is the caller's alone, and reached as a page table.
     unsafe { core::ptr::write_bytes(table_bytes(index), 0, PAGE_SIZE) };
     Counter::pages_zeroed.add(1);
-    Some(Table::Fresh(index))
+    Some(index)
 }
 
 /// Takes so many free frames that no device reaches: of those set aside, after more were if need

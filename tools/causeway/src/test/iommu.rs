@@ -174,7 +174,7 @@ fn expected(policy: &str) -> String {
         lines.push("a frame freed and still pending: not free".into());
     }
     if !is_off {
-        let race = "a frame that becomes the kernel's during the access: write refused";
+        let race = "a frame that becomes a table during the access: write refused";
         lines.push(race.into());
     }
     let nowhere = if is_off { "silent" } else { "refused" };
@@ -246,7 +246,7 @@ const MISTAKES: [(&str, &str, &str); 9] = [
         "its driver does not hear of it",
     ),
 ];
-const LATE: &str = "a frame that becomes the kernel's during the access: write reached";
+const LATE: &str = "a frame that becomes a table during the access: write reached";
 
 /// Without a rule, the attack on it succeeds. The kernel may find that itself, later.
 fn reaches(bench: &Bench, mistake: &str, policy: &str, line: &str) -> Result<()> {

@@ -52,7 +52,7 @@ impl Side {
     /// Takes the next request that was made available: its slot.
     ///
     /// # Panics
-    /// The driver has made available what it has not.
+    /// The slot that the driver made available does not exist.
     pub fn take(&mut self) -> Option<u16> {
         if self.queue.rings.word(2).load(Ordering::Acquire) == self.seen {
             return None;

@@ -78,7 +78,7 @@ fn places(scope: &Scope) -> [Option<(u16, u16)>; 2] {
 /// says of a range of addresses whether the kernel uses any of it.
 pub fn start(dmar: &Dmar, command_line: &str, is_memory: impl Fn(u64, u64) -> bool) {
     let is_off = Policy::read(command_line) == Policy::Off;
-    let no_queue = options::values(command_line, "iommu.queue").last() == Some("off");
+    let no_queue = options::last_value(command_line, "iommu.queue", Some) == Some("off");
     NO_QUEUE.store(no_queue, Ordering::Relaxed);
     if dmar.left_out > 0 {
         crate::log!(

@@ -43,7 +43,7 @@ const SLOTS: u16 = 256;
 pub struct Queue {
     /// The slot that is filled next.
     tail: u16,
-    /// Slots that were filled since the last wait.
+    /// Slots that were filled and that no wait has found done.
     filled: u16,
     /// The value that the last wait makes the unit write.
     awaited: u32,
@@ -309,14 +309,15 @@ impl Unit {
         );
         Counter::iommu_queue_errors.add(1);
         let status = self.registers.read(registers::FAULT_STATUS);
+        let head = (self.registers.read_wide(registers::QUEUE_HEAD) >> 4) as u16 % SLOTS;
         if status & fault_status::BAD_DESCRIPTOR != 0 {
-            let head = self.registers.read_wide(registers::QUEUE_HEAD) >> 4;
             let tail = queue.tail;
-            queue.tail = head as u16 % SLOTS;
+            queue.tail = head;
             self.submit(queue, self.encode(Invalidation::Iotlb(Stale::All)));
             queue.tail = tail;
         }
-        queue.filled = 0;
+        // The unit goes on at the head: what it has not done is in the ring still.
+        queue.filled = (queue.tail + SLOTS - head) % SLOTS;
         let errors = fault_status::QUEUE_ERRORS;
         self.registers.write(registers::FAULT_STATUS, errors);
         let is_clear = deadline.wait(|| self.registers.read(registers::FAULT_STATUS) & errors == 0);

@@ -12,6 +12,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
 
+use super::frames_in;
 use super::pools::{TABLES, usage_of};
 use crate::hw::handlers;
 
@@ -24,18 +25,23 @@ pub const PERIOD: Duration = Duration::from_secs(10);
 static IS_FIXED: AtomicBool = AtomicBool::new(false);
 static RATIO: AtomicU32 = AtomicU32::new(Thresholds::DEFAULT.ratio);
 static TOTAL: AtomicU32 = AtomicU32::new(Thresholds::DEFAULT.total);
-/// Tables in a pool at most.
-static MOST: AtomicUsize = AtomicUsize::new(0);
+/// Frames of the tables in a pool, at most.
+static MOST_FRAMES: AtomicUsize = AtomicUsize::new(0);
 
-/// Sets how many tables a pool may have, whatever the policy.
-pub(super) fn set_most(tables: usize) {
-    MOST.store(tables, Ordering::Relaxed);
+/// Sets how many frames the tables in a pool may have, whatever the policy.
+pub(super) fn set_most_frames(frames: usize) {
+    MOST_FRAMES.store(frames, Ordering::Relaxed);
+}
+
+/// Tables in the pool of a level at most.
+fn most(level: usize) -> usize {
+    MOST_FRAMES.load(Ordering::Relaxed) / frames_in(level)
 }
 
 /// When a pool gives tables back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
-    /// What was not needed for some time goes.
+    /// Half of the tables that a pool did not need for a [`PERIOD`] are given back.
     Adaptive,
     /// The paper's thresholds.
     Fixed(Thresholds),
@@ -93,14 +99,14 @@ pub(super) fn may_be_over(level: usize, before: usize, now: usize) -> bool {
     }
     let total = TOTAL.load(Ordering::Relaxed) as usize;
     let made = TABLES[level - 1].made.load(Ordering::Relaxed);
-    now > MOST.load(Ordering::Relaxed) || is_fixed && made > total
+    now > most(level) || is_fixed && made > total
 }
 
 /// How many tables a pool has too many.
 #[cold]
 pub(super) fn excess(level: usize) -> usize {
     let usage = usage_of(level);
-    let too_many = usage.in_pool.saturating_sub(MOST.load(Ordering::Relaxed));
+    let too_many = usage.in_pool.saturating_sub(most(level));
     let thresholds = Thresholds::now();
     let is_over = IS_FIXED.load(Ordering::Relaxed)
         && usage.in_use + usage.in_pool > thresholds.total as usize

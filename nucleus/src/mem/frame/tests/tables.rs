@@ -38,7 +38,7 @@ fn check_reach(tables: &[(usize, u32)]) {
 
 #[test]
 fn tables_are_kept_ready() {
-    on_machines_with("tables are kept ready", [1, 2, 4], 1024, 30, || {
+    on_machines_with("tables are kept ready", [1, 2, 4], 2048, 30, || {
         let before = usage();
         for level in 1..=LEVELS {
             let first = take(level, 20);
@@ -333,5 +333,63 @@ fn stacks_are_one_batch() {
         fail_after(None);
         assert_eq!(count() - first, 2);
         assert_eq!(usage(), before);
+    });
+}
+
+/// The tables in a pool take a 64th of memory at most, those of level 1 with their links. The CPU
+/// has a few of its own.
+#[test]
+fn a_pool_has_at_most_a_64th_of_memory() {
+    const OWN: usize = 8;
+    on_machines_with("pools are limited", [1], 4096, 4, || {
+        let most = record::managed().len() / 64;
+        for level in 1..=LEVELS {
+            give(level, take(level, 2 * most / frames_in(level)));
+            let kept = table_usage()[level - 1].in_pool * frames_in(level);
+            let most = most + OWN * frames_in(level);
+            assert!(kept <= most, "level {level} keeps {kept} frames of {most}");
+            while drain() {}
+        }
+    });
+}
+
+/// A table that there is no memory for counts neither as allocated nor as taken.
+#[test]
+fn a_table_that_is_not_had_is_not_counted() {
+    on_machines_with("no table is counted", [1, 2], 1024, 4, || {
+        let counts = || {
+            let taken = |level: usize| table_usage()[level - 1].reused;
+            (
+                Counter::page_tables_allocated.total(),
+                [1, 2, 3, 4].map(taken),
+            )
+        };
+        let (mut held, mut last) = (Vec::new(), counts());
+        while let Some(table) = take_table(1) {
+            held.push(table.index());
+            last = counts();
+        }
+        assert_eq!(counts(), last);
+        give(1, held);
+        while drain() {}
+    });
+}
+
+/// A frame that a CPU keeps for the heap is checked for writes as other free frames are.
+#[test]
+#[should_panic(expected = "was written while it was free")]
+fn a_write_to_a_frame_kept_for_the_heap_is_found() {
+    let like = Config {
+        iommu: Some(Policy::Open),
+        ..Config::default()
+    };
+    on_machines_like("frames of the heap", [1], 1024, 1, like, || {
+        let _device = BusMaster::new();
+        let frame = take_own(Type::Heap).unwrap();
+        give_run(frame..frame + 1, Type::Heap);
+        assert_eq!(record(frame).kind(), Type::Heap, "it is kept");
+        // SAFETY: none does, as a program with an error: the frame is in the machine's memory.
+        unsafe { record::bytes(frame).write(1) };
+        take_own(Type::Heap).unwrap();
     });
 }
