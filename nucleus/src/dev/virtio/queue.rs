@@ -60,6 +60,17 @@ struct State {
     broken: bool,
 }
 
+impl State {
+    /// The first of the next `count` slots to be used that has no memory.
+    fn lacking(&mut self, count: usize) -> Option<&mut Slot> {
+        // Slots are taken from the end on, and come back there.
+        let mut next = self.free.iter().rev().take(count);
+        let has_none = |&&number: &&u16| self.slots[number as usize].memory.is_none();
+        let &number = next.find(has_none)?;
+        Some(&mut self.slots[number as usize])
+    }
+}
+
 /// Why a request was not made available.
 enum Refusal {
     /// The slot needs memory.
@@ -148,17 +159,24 @@ impl Queue {
     /// # Errors
     /// [`OutOfMemory`].
     pub fn prepare(&self, count: usize) -> Result<(), OutOfMemory> {
-        for i in 0..count.min(self.slots()) {
-            let memory = self.new_memory()?;
-            let mut state = self.state.lock_irq();
-            let state = &mut *state;
-            // Those that are free are taken from the end on, and come back there.
-            let Some(at) = state.free.len().checked_sub(i + 1) else {
-                break;
-            };
-            let slot = &mut state.slots[state.free[at] as usize];
-            slot.memory.get_or_insert(memory);
+        while self.state.lock_irq().lacking(count).is_some() {
+            self.add_memory()?;
         }
+        Ok(())
+    }
+
+    /// Makes memory for the slot that is the next one to be used without any. Called without the
+    /// lock.
+    fn add_memory(&self) -> Result<(), OutOfMemory> {
+        let memory = self.new_memory()?;
+        let mut state = self.state.lock_irq();
+        // None lacks it if other tasks have made some meanwhile: dropped without the lock then.
+        let left = match state.lacking(usize::MAX) {
+            Some(slot) => slot.memory.replace(memory),
+            None => Some(memory),
+        };
+        drop(state);
+        drop(left);
         Ok(())
     }
 
@@ -246,11 +264,9 @@ impl Queue {
     /// # Errors
     /// As [`submit`](Queue::submit), and [`Error::Full`].
     pub fn try_submit(&self, request: &Arc<Request>) -> Result<(), Error> {
-        // Memory is made outside of the lock; the slot may have some already.
-        let mut spare = None;
         loop {
-            match self.put(request, &mut spare) {
-                Err(Refusal::NeedsMemory) => spare = Some(self.new_memory()?),
+            match self.put(request) {
+                Err(Refusal::NeedsMemory) => self.add_memory()?,
                 Err(Refusal::NeedsFlush) => self.flush(Counter::iotlb_ring_full),
                 Err(Refusal::Error(error)) => return Err(error),
                 Ok(before) => {
@@ -277,11 +293,7 @@ impl Queue {
     }
 
     /// Makes a request available to the device; gives what had the slot before.
-    fn put(
-        &self,
-        request: &Arc<Request>,
-        spare: &mut Option<SlotMemory>,
-    ) -> Result<Option<Arc<Request>>, Refusal> {
+    fn put(&self, request: &Arc<Request>) -> Result<Option<Arc<Request>>, Refusal> {
         let parts = request.ready();
         if parts.list.len() > self.max_parts() {
             return Err(Refusal::Error(Error::TooLong));
@@ -293,9 +305,6 @@ impl Queue {
         }
         let &number = state.free.last().ok_or(Refusal::Error(Error::Full))?;
         let slot = &mut state.slots[number as usize];
-        if slot.memory.is_none() {
-            slot.memory = spare.take();
-        }
         let memory = slot.memory.as_ref().ok_or(Refusal::NeedsMemory)?;
         let window = memory.window.as_deref();
         if window.is_some_and(|it| !it.has_room(parts.list.len())) {
@@ -388,16 +397,11 @@ impl Queue {
     /// [deferred](Queue::defer).
     pub fn look(&self) {
         let mut room = 0;
-        {
-            let mut state = self.state.lock_irq();
-            let was_broken = state.broken;
-            while self.take_used(&mut state).is_some() {
+        self.change(|state| {
+            while self.take_used(state).is_some() {
                 room += 1;
             }
-            if state.broken && !was_broken {
-                room = usize::MAX;
-            }
-        }
+        });
         if room > 0 {
             self.progress.wake_all();
         }
@@ -412,13 +416,39 @@ impl Queue {
     /// that takes what the device has done, where all is left to one ([`defer`](Queue::defer)).
     /// `None` if there is none, or the device has failed.
     pub fn next_done(&self) -> Option<Arc<Request>> {
-        let done = {
-            let mut state = self.state.lock_irq();
-            let number = self.take_used(&mut state)?;
+        let done = self.change(|state| {
+            let number = self.take_used(state)?;
             state.slots[number].request.clone()
-        };
-        self.room.wake_one();
+        });
+        if done.is_some() {
+            self.room.wake_one();
+        }
         done
+    }
+
+    /// Changes the state. If this finds that the device has failed, all tasks that wait for the
+    /// queue are woken.
+    #[inline]
+    fn change<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+        let (result, has_failed) = {
+            let mut state = self.state.lock_irq();
+            let was_broken = state.broken;
+            let result = f(&mut state);
+            (result, state.broken && !was_broken)
+        };
+        if has_failed {
+            self.wake_all();
+        }
+        result
+    }
+
+    #[cold]
+    fn wake_all(&self) {
+        self.progress.wake_all();
+        self.room.wake_all();
+        if let Some(bell) = self.bell.get() {
+            bell.wake_all();
+        }
     }
 
     /// Takes the next element of the used ring; returns the slot of the request, which is done.
@@ -453,20 +483,15 @@ impl Queue {
 
     /// Fails all requests, now and later, for the reason `why`. Any context.
     pub(crate) fn give_up(&self, why: &str) {
-        let mut state = self.state.lock_irq();
-        if !state.broken {
-            self.fail(&mut state, why);
-        }
-        drop(state);
-        self.progress.wake_all();
-        self.room.wake_all();
-        if let Some(bell) = self.bell.get() {
-            bell.wake_all();
-        }
+        self.change(|state| {
+            if !state.broken {
+                self.fail(state, why);
+            }
+        });
     }
 
     /// The device broke its promises, or is gone: nothing more is asked of it. Where a unit stands
-    /// before it, it reaches nothing any more.
+    /// before it, it reaches nothing any more. Called inside of [`change`](Queue::change).
     fn fail(&self, state: &mut State, why: &str) {
         state.broken = true;
         crate::log!("virtio: queue {} is given up: {why}", self.number);
