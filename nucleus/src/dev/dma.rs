@@ -283,7 +283,8 @@ fn clean() {
         CLEANER.wait_soundly(wanted);
         if !domain::any() {
             RUNS.store(false, SeqCst);
-            // One that came meanwhile has found that there was a cleaner.
+            // SeqCst, as the domain's count and `domain_of`: a domain that came meanwhile is seen
+            // here, or its `domain_of` has seen that there is no cleaner.
             if !domain::any() || RUNS.swap(true, SeqCst) {
                 return;
             }
