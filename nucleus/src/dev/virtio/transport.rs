@@ -28,7 +28,7 @@ use super::{
 use crate::{
     PAGE_SIZE,
     dev::pci::{self, Function, Identity},
-    dma::{self, AttachError, Driver, Policy},
+    dma::{self, AttachError, Driver},
     hw::machine,
     lock::{Rank, SpinLock},
     task::WaitQueue,
@@ -296,14 +296,13 @@ pub(super) fn start(
         false => Err(AttachError::NoUnit),
     };
     domain = match attached {
-        Ok(_) if dma::policy() != Policy::Off && !pci::has_own_number(&function) => {
-            // It would reach what other functions there are given, at addresses that mean its own.
-            return Err(Error::Lacks("a number of its own at the IOMMU"));
-        }
         Ok(domain) => domain,
         Err(AttachError::NoUnit) => dma::domain_beside(place),
         Err(AttachError::NoContextTable) => {
             return Err(Error::Lacks("a bus that was there at the start"));
+        }
+        Err(AttachError::SharedNumber) => {
+            return Err(Error::Lacks("a number of its own at the IOMMU"));
         }
         Err(AttachError::OutOfMemory) => return Err(Error::OutOfMemory),
     };
