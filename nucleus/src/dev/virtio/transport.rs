@@ -1,7 +1,11 @@
 //! Virtio over PCI: the registers, by the crate `virtio-drivers`, and what it leaves out: messages
 //! as interrupts, and a queue's own doorbell.
 
-use core::{cell::Cell, ptr::NonNull};
+use core::{
+    cell::Cell,
+    ptr::NonNull,
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+};
 
 use alloc::{
     boxed::Box,
@@ -83,10 +87,14 @@ unsafe impl Hal for Machine {
     }
 
     unsafe fn mmio_phys_to_virt(at: PhysAddr, size: usize) -> NonNull<u8> {
-        // The device may say something else than before.
-        assert!(!pci::is_ram(at, size), "a device's registers are memory");
-        let mapped = machine::map_device(at, size).and_then(NonNull::new);
-        mapped.expect("`start` has made sure that there is room")
+        // The device may say something else than it has said to `Own::find`.
+        let pages = size / PAGE_SIZE + 2;
+        let is_believed = !pci::is_ram(at, size) && pages <= machine::device_pages_left();
+        let mapped = is_believed.then(|| machine::map_device(at, size));
+        mapped.flatten().and_then(NonNull::new).unwrap_or_else(|| {
+            LIES.fetch_add(1, Ordering::SeqCst);
+            NonNull::from(&SINK).cast()
+        })
     }
 
     unsafe fn share(_: NonNull<[u8]>, _: BufferDirection) -> PhysAddr {
@@ -95,6 +103,24 @@ unsafe impl Hal for Machine {
 
     unsafe fn unshare(_: PhysAddr, _: NonNull<[u8]>, _: BufferDirection) {
         unreachable!("the queues are our own")
+    }
+}
+
+/// Counts registers that devices moved to memory, or enlarged, after `Own::find` had checked them.
+static LIES: AtomicUsize = AtomicUsize::new(0);
+/// The registers of such a device for the crate's transport, which can't do without any. Only the
+/// reset when the transport is dropped uses them: they are as large as the common registers.
+static SINK: [AtomicU64; common::BYTES / 8] = [const { AtomicU64::new(0) }; _];
+
+/// The crate's transport for a function.
+fn transport(function: &Function) -> Result<PciTransport, Error> {
+    let before = LIES.load(Ordering::SeqCst);
+    let transport = PciTransport::new::<Machine, _>(&mut pci::root(), function.at)
+        .map_err(|_| Error::Lacks("the registers of version 1"))?;
+    // A lie may be that of a device that another task starts: then this one is refused as well.
+    match LIES.load(Ordering::SeqCst) == before {
+        true => Ok(transport),
+        false => Err(Error::Lacks("registers that stay where they are")),
     }
 }
 
@@ -190,7 +216,7 @@ impl Own {
                 _ => {}
             }
         }
-        // The crate maps all of them, and has no way to say that it can't.
+        // The crate maps all of them, and has no way to refuse.
         if pages > machine::device_pages_left() {
             return None;
         }
@@ -272,8 +298,7 @@ pub(super) fn start(
     let mut made = Vec::new();
     let domain;
     let own = Own::find(&function).ok_or(Error::Lacks("the registers of version 1"))?;
-    let mut transport = PciTransport::new::<Machine, _>(&mut pci::root(), function.at)
-        .map_err(|_| Error::Lacks("the registers of version 1"))?;
+    let mut transport = transport(&function)?;
     // Begun anew with the features that are chosen.
     transport.set_status(DeviceStatus::empty());
     transport.set_status(DeviceStatus::ACKNOWLEDGE | DeviceStatus::DRIVER);
