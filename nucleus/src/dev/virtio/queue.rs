@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use super::{
     Error,
     request::{End, Request},
-    rings::{MAX_SLOTS, Rings, fill_table},
+    rings::{MAX_SLOTS, Rings, UsedElement, fill_table},
 };
 use crate::{
     Frame, OutOfMemory,
@@ -459,7 +459,7 @@ impl Queue {
         if state.broken {
             return None;
         }
-        let (number, written) = self.rings.used(state.used)?;
+        let UsedElement { number, written } = self.rings.used(state.used)?;
         state.used = state.used.wrapping_add(1);
         let busy = state
             .slots
