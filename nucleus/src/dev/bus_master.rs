@@ -11,7 +11,7 @@ use crate::{
     counters::Counter,
     ephemeral,
     lock::{Rank, SpinLock},
-    mem::{domain::WINDOW_PAGES, mistake::Mistake},
+    mem::domain::WINDOW_PAGES,
     sim::{device_read, device_write, random_u64},
 };
 
@@ -46,8 +46,13 @@ pub struct Transfer {
 }
 
 impl BusMaster {
-    /// A new device.
+    /// A new device, whose stale addresses are invalidated at random times.
     pub fn new() -> Arc<BusMaster> {
+        BusMaster::with_batch(BATCH >> (random_u64() % 6))
+    }
+
+    /// A new device, of which so many stale addresses are invalidated together.
+    pub(super) fn with_batch(batch: usize) -> Arc<BusMaster> {
         let place = NEXT.fetch_add(1, SeqCst);
         let attachment = match dma::domain_of(place) {
             Ok(attachment) => Some(attachment),
@@ -57,7 +62,7 @@ impl BusMaster {
         Arc::new(BusMaster {
             place,
             attachment,
-            batch: BATCH >> (random_u64() % 6),
+            batch,
             free: SpinLock::new(Rank::Leaf, Vec::new()),
         })
     }
@@ -85,7 +90,6 @@ impl BusMaster {
             is_direct = window.is_none() || parts.len() > WINDOW_PAGES;
             if let Some(window) = &window
                 && !window.has_room(parts.len())
-                && !Mistake::AddressReusedEarly.is_made()
             {
                 strict.flush(Counter::iotlb_ring_full);
             }

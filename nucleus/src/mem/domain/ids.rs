@@ -43,7 +43,7 @@ pub(super) fn invalidate(stale: Stale, cause: Counter) {
         Counter::iotlb_page_table | Counter::iotlb_heap | Counter::iotlb_stack => {
             &[Mistake::LeavesWithoutInvalidation]
         }
-        _ => &[Mistake::BatchNotInvalidated, Mistake::PendingReleased],
+        _ => &[],
     };
     if mistakes.iter().any(|it| it.is_made()) {
         return;
