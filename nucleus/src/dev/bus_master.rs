@@ -8,7 +8,6 @@ use std::vec::Vec;
 
 use super::dma::{self, Addresses, AttachError, Attachment, BATCH, Part, Window};
 use crate::{
-    counters::Counter,
     ephemeral,
     lock::{Rank, SpinLock},
     mem::domain::WINDOW_PAGES,
@@ -81,23 +80,23 @@ impl BusMaster {
         let parts: Vec<Part> = parts.cloned().collect();
         let (mut window, mut is_direct) = (None, self.attachment.is_none());
         let domain = self.attachment.as_deref();
+        if let Some(domain) = domain {
+            dma::flush_batch(domain, self.batch);
+        }
         if let Some(strict) = domain.and_then(|it| it.strict()) {
-            if strict.stale() >= self.batch {
-                strict.flush(Counter::iotlb_batch);
-            }
             let kept = self.free.lock().pop();
             window = kept.or_else(|| strict.add_window().ok());
             is_direct = window.is_none() || parts.len() > WINDOW_PAGES;
-            if let Some(window) = &window
-                && !window.has_room(parts.len())
-            {
-                strict.flush(Counter::iotlb_ring_full);
-            }
         }
         let window = window.filter(|_| !is_direct);
         let mut addresses = Vec::new();
         if let Some(domain) = domain {
-            let mut found = Addresses::new(domain, window.as_deref());
+            let make = || Addresses::new(domain, window.as_deref(), parts.len());
+            let found = make().or_else(|| {
+                dma::free_addresses(domain);
+                make()
+            });
+            let mut found = found.expect("no other request has the window");
             for part in &parts {
                 addresses.push(found.of(slice::from_ref(part), writes).address);
             }

@@ -389,7 +389,7 @@ fn part_outlives_domain() {
     let new = attach();
     assert_eq!(new.strict().unwrap().id(), id);
     let window = new.strict().unwrap().add_window().unwrap();
-    let mut addresses = Addresses::new(&new, Some(&window));
+    let mut addresses = Addresses::new(&new, Some(&window), 1).unwrap();
     let at = addresses.of(&[part], false).address;
     addresses.give();
     let mut bytes = [0; 8];
@@ -434,7 +434,7 @@ fn messages_show_nothing_of_others() {
         assert!(both[0].lasting.is_some() && both[1].lasting.is_none());
         for buffer in &both {
             buffer.write(0, b"message");
-            let mut addresses = Addresses::new(&domain, Some(&window));
+            let mut addresses = Addresses::new(&domain, Some(&window), 1).unwrap();
             let at = addresses.of(&[buffer.part(0, 7)], false).address;
             addresses.give();
             let mut bytes = [0; PAGE_SIZE];

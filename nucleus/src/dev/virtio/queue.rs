@@ -14,7 +14,6 @@ use super::{
 };
 use crate::{
     Frame, OutOfMemory,
-    counters::Counter,
     dma::{self, Addresses, Attachment, BATCH, Driver, Window},
     frame::Contents,
     lock::{OnceArc, Rank, SpinLock},
@@ -113,10 +112,23 @@ unsafe impl Send for Queue {}
 unsafe impl Sync for Queue {}
 
 impl Queue {
-    /// A queue of `slots` slots, a power of two up to [`MAX_SLOTS`]. The device does not know of it
-    /// yet.
-    #[cfg_attr(not(target_os = "none"), allow(dead_code))]
-    pub(crate) fn new(
+    /// A queue of up to `slots` slots, one at least. It is notified when the domain's device is
+    /// lost; the device does not know of it yet.
+    pub(super) fn attached(
+        number: u16,
+        slots: usize,
+        domain: &Arc<Attachment>,
+        doorbell: Doorbell,
+    ) -> Result<Arc<Queue>, OutOfMemory> {
+        let slots = 1 << slots.min(MAX_SLOTS).ilog2();
+        let queue = Arc::new(Queue::new(number, slots, domain.clone(), doorbell)?);
+        let driver: Arc<dyn Driver> = queue.clone();
+        domain.add_driver(Arc::downgrade(&driver))?;
+        Ok(queue)
+    }
+
+    /// A queue of `slots` slots, a power of two up to [`MAX_SLOTS`].
+    fn new(
         number: u16,
         slots: usize,
         domain: Arc<Attachment>,
@@ -267,7 +279,7 @@ impl Queue {
         loop {
             match self.put(request) {
                 Err(Refusal::NeedsMemory) => self.add_memory()?,
-                Err(Refusal::NeedsFlush) => self.flush(Counter::iotlb_ring_full),
+                Err(Refusal::NeedsFlush) => dma::free_addresses(&self.domain),
                 Err(Refusal::Error(error)) => return Err(error),
                 Ok(before) => {
                     // The slot's last request goes with no lock held.
@@ -278,18 +290,8 @@ impl Queue {
         }
         self.ring_doorbell();
         // The device works meanwhile.
-        if self.domain.strict().is_some_and(|it| it.stale() >= BATCH) {
-            self.flush(Counter::iotlb_batch);
-        }
+        dma::flush_batch(&self.domain, BATCH);
         Ok(())
-    }
-
-    /// Invalidates the addresses of requests that are done.
-    #[cold]
-    fn flush(&self, cause: Counter) {
-        if let Some(strict) = self.domain.strict() {
-            strict.flush(cause);
-        }
     }
 
     /// Makes a request available to the device; gives what had the slot before.
@@ -306,16 +308,13 @@ impl Queue {
         let &number = state.free.last().ok_or(Refusal::Error(Error::Full))?;
         let slot = &mut state.slots[number as usize];
         let memory = slot.memory.as_ref().ok_or(Refusal::NeedsMemory)?;
-        let window = memory.window.as_deref();
-        if window.is_some_and(|it| !it.has_room(parts.list.len())) {
-            return Err(Refusal::NeedsFlush);
-        }
         let (table, list, readable) = (&memory.table, &parts.list, parts.readable);
-        let count = match window {
+        let count = match memory.window.as_deref() {
             // Most machines', which carries nothing for the others.
             None => fill_table(table, list, readable, |parts, _| dma::physical(&parts[0])),
             Some(window) => {
-                let mut addresses = Addresses::new(&self.domain, Some(window));
+                let addresses = Addresses::new(&self.domain, Some(window), list.len());
+                let mut addresses = addresses.ok_or(Refusal::NeedsFlush)?;
                 let find = |parts: &[_], writes| addresses.of(parts, writes);
                 let count = fill_table(table, list, readable, find);
                 addresses.give();

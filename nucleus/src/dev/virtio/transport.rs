@@ -7,11 +7,7 @@ use core::{
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
-use alloc::{
-    boxed::Box,
-    sync::{Arc, Weak},
-    vec::Vec,
-};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
 
 use virtio_drivers::{
     BufferDirection, Hal, PhysAddr,
@@ -27,12 +23,11 @@ use virtio_drivers::{
 use super::{
     Device, Error, Kind, Queues, ReadConfig,
     queue::{Doorbell, Queue},
-    rings::MAX_SLOTS,
 };
 use crate::{
     PAGE_SIZE,
     dev::pci::{self, Function, Identity},
-    dma::{self, AttachError, Driver},
+    dma::{self, AttachError},
     hw::machine,
     lock::{Rank, SpinLock},
     task::WaitQueue,
@@ -336,13 +331,9 @@ pub(super) fn start(
         if most == 0 {
             return Err(Error::Lacks("a queue"));
         }
-        let slots = 1 << most.min(MAX_SLOTS).ilog2();
         let doorbell = own.doorbell(number).ok_or(Error::Lacks("a doorbell"))?;
         let doorbell = Doorbell::Register(doorbell);
-        let queue = Arc::new(Queue::new(number, slots, domain.clone(), doorbell)?);
-        let driver: Weak<dyn Driver> = Arc::downgrade(&(queue.clone() as Arc<dyn Driver>));
-        domain.add_driver(driver)?;
-        made.push(queue);
+        made.push(Queue::attached(number, most, &domain, doorbell)?);
     }
     let groups = queues.count.div_ceil(queues.group.max(1));
     let messages = queues.messages.min(function.messages());
