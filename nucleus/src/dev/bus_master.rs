@@ -8,10 +8,9 @@ use std::vec::Vec;
 
 use super::dma::{self, Addresses, AttachError, Attachment, BATCH, Part, Window};
 use crate::{
-    counters::Counter,
     ephemeral,
     lock::{Rank, SpinLock},
-    mem::{domain::WINDOW_PAGES, mistake::Mistake},
+    mem::domain::WINDOW_PAGES,
     sim::{device_read, device_write, random_u64},
 };
 
@@ -46,8 +45,13 @@ pub struct Transfer {
 }
 
 impl BusMaster {
-    /// A new device.
+    /// A new device, whose stale addresses are invalidated at random times.
     pub fn new() -> Arc<BusMaster> {
+        BusMaster::with_batch(BATCH >> (random_u64() % 6))
+    }
+
+    /// A new device, of which so many stale addresses are invalidated together.
+    pub(super) fn with_batch(batch: usize) -> Arc<BusMaster> {
         let place = NEXT.fetch_add(1, SeqCst);
         let attachment = match dma::domain_of(place) {
             Ok(attachment) => Some(attachment),
@@ -57,7 +61,7 @@ impl BusMaster {
         Arc::new(BusMaster {
             place,
             attachment,
-            batch: BATCH >> (random_u64() % 6),
+            batch,
             free: SpinLock::new(Rank::Leaf, Vec::new()),
         })
     }
@@ -76,24 +80,23 @@ impl BusMaster {
         let parts: Vec<Part> = parts.cloned().collect();
         let (mut window, mut is_direct) = (None, self.attachment.is_none());
         let domain = self.attachment.as_deref();
+        if let Some(domain) = domain {
+            dma::flush_batch(domain, self.batch);
+        }
         if let Some(strict) = domain.and_then(|it| it.strict()) {
-            if strict.stale() >= self.batch {
-                strict.flush(Counter::iotlb_batch);
-            }
             let kept = self.free.lock().pop();
             window = kept.or_else(|| strict.add_window().ok());
             is_direct = window.is_none() || parts.len() > WINDOW_PAGES;
-            if let Some(window) = &window
-                && !window.has_room(parts.len())
-                && !Mistake::AddressReusedEarly.is_made()
-            {
-                strict.flush(Counter::iotlb_ring_full);
-            }
         }
         let window = window.filter(|_| !is_direct);
         let mut addresses = Vec::new();
         if let Some(domain) = domain {
-            let mut found = Addresses::new(domain, window.as_deref());
+            let make = || Addresses::new(domain, window.as_deref(), parts.len());
+            let found = make().or_else(|| {
+                dma::free_addresses(domain);
+                make()
+            });
+            let mut found = found.expect("no other request has the window");
             for part in &parts {
                 addresses.push(found.of(slice::from_ref(part), writes).address);
             }

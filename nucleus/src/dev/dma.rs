@@ -140,20 +140,26 @@ pub(crate) struct Addresses<'a> {
 }
 
 impl<'a> Addresses<'a> {
-    /// Of a request that is given to a device in this domain, by a slot with this window.
+    /// Of a request with so many parts that is given to a device in this domain, by a slot with
+    /// this window. [`None`] if the window has no room for them until a
+    /// [flush](free_addresses).
     #[inline]
-    pub(crate) fn new(domain: &'a Domain, window: Option<&'a Window>) -> Addresses<'a> {
-        Addresses {
+    pub(crate) fn new(
+        domain: &'a Domain,
+        window: Option<&'a Window>,
+        parts: usize,
+    ) -> Option<Addresses<'a>> {
+        let has_room = window.is_none_or(|it| it.has_room(parts));
+        has_room.then_some(Addresses {
             domain,
             window,
             last: None,
             mapped: 0,
-        }
+        })
     }
 
     /// Where the next of a request's parts are, of which there are any: the first one, and those
-    /// that continue it there. The device writes all of them, or else reads them; the window has
-    /// room for a page each.
+    /// that continue it there. The device writes all of them, or else reads them.
     #[inline]
     pub(crate) fn of(&mut self, parts: &[Part], writes: bool) -> Extent {
         let part = &parts[0];
@@ -210,6 +216,23 @@ impl<'a> Addresses<'a> {
         if let (Some(window), Some(strict)) = (self.window, self.domain.strict()) {
             strict.give(window, self.mapped);
         }
+    }
+}
+
+/// Invalidates the addresses of requests that are done, so that windows have room for others. No
+/// lock is held.
+#[cold]
+pub(crate) fn free_addresses(domain: &Domain) {
+    if let Some(strict) = domain.strict() {
+        strict.flush(Counter::iotlb_ring_full);
+    }
+}
+
+/// Invalidates them if there are as many as a batch. No lock is held.
+#[inline]
+pub(crate) fn flush_batch(domain: &Domain, batch: usize) {
+    if let Some(strict) = domain.strict().filter(|it| it.stale() >= batch) {
+        strict.flush(Counter::iotlb_batch);
     }
 }
 
@@ -283,7 +306,8 @@ fn clean() {
         CLEANER.wait_soundly(wanted);
         if !domain::any() {
             RUNS.store(false, SeqCst);
-            // One that came meanwhile has found that there was a cleaner.
+            // SeqCst, as the domain's count and `domain_of`: a domain that came meanwhile is seen
+            // here, or its `domain_of` has seen that there is no cleaner.
             if !domain::any() || RUNS.swap(true, SeqCst) {
                 return;
             }

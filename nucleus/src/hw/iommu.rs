@@ -86,6 +86,8 @@ pub(crate) enum AttachError {
     NoUnit,
     /// The device's bus was not there when the units started: the device reaches nothing.
     NoContextTable,
+    /// Units see other functions by the device's number: it would reach what they are given.
+    SharedNumber,
 }
 
 impl From<OutOfMemory> for AttachError {

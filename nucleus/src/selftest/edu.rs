@@ -13,7 +13,7 @@ use crate::dev::{
     pci::{self, Function},
     refused,
 };
-use crate::dma::{self, Attachment, Driver, Policy};
+use crate::dma::{self, Addresses, Attachment, Driver, Part, Policy};
 use crate::frame::{Contents, record};
 use crate::hw::iommu::Stale;
 use crate::hw::machine::{self, ptr};
@@ -350,13 +350,13 @@ fn changing(edu: &Edu) {
     let at = PhysAddr(page.number() << PAGE_SHIFT);
     let strict = edu.domain.strict();
     let window = strict.map(|it| it.add_window().expect("memory for the test"));
-    let address = match (strict, &window) {
-        (Some(strict), Some(window)) => {
-            let number = window.map_one(&page, true, true);
-            strict.give(window, 1);
-            number << PAGE_SHIFT
-        }
-        _ => at.0,
+    let address = {
+        let parts = [Part::whole(page.clone())];
+        let addresses = Addresses::new(&edu.domain, window.as_deref(), parts.len());
+        let mut addresses = addresses.expect("no request has the window");
+        let address = addresses.of(&parts, true).address;
+        addresses.give();
+        address
     };
     edu.load_pattern();
     // The unit's IOTLB has it from now on.

@@ -353,7 +353,8 @@ fn addresses_are_reused_after_their_invalidation_only() {
 }
 
 fn go_around_windows() {
-    let device = BusMaster::new();
+    // As many as a window has: it is full before a batch is.
+    let device = BusMaster::with_batch(BATCH);
     for round in 0..20 {
         let frames = (0..60 + below(60)).map(|_| Frame::alloc(Contents::Stale).unwrap());
         let parts: Vec<Part> = frames.map(|frame| Part::new(frame, 0, 2)).collect();
@@ -364,7 +365,7 @@ fn go_around_windows() {
         for i in 0..parts.len() {
             let mut bytes = [0; 2];
             assert!(transfer.read(i, &mut bytes));
-            assert_eq!(bytes, [round, i as u8]);
+            assert_eq!(bytes, [round, i as u8], "another request's frame");
         }
     }
 }
@@ -388,7 +389,7 @@ fn part_outlives_domain() {
     let new = attach();
     assert_eq!(new.strict().unwrap().id(), id);
     let window = new.strict().unwrap().add_window().unwrap();
-    let mut addresses = Addresses::new(&new, Some(&window));
+    let mut addresses = Addresses::new(&new, Some(&window), 1).unwrap();
     let at = addresses.of(&[part], false).address;
     addresses.give();
     let mut bytes = [0; 8];
@@ -433,7 +434,7 @@ fn messages_show_nothing_of_others() {
         assert!(both[0].lasting.is_some() && both[1].lasting.is_none());
         for buffer in &both {
             buffer.write(0, b"message");
-            let mut addresses = Addresses::new(&domain, Some(&window));
+            let mut addresses = Addresses::new(&domain, Some(&window), 1).unwrap();
             let at = addresses.of(&[buffer.part(0, 7)], false).address;
             addresses.give();
             let mut bytes = [0; PAGE_SIZE];
@@ -495,7 +496,12 @@ fn mistakes_are_found() {
     let storm = || one_storm(|| (), false);
     let cases: [(Mistake, Policy, fn(), &str); 12] = [
         (Mistake::TableNotWithdrawn, open, storm, "must not reach"),
-        (Mistake::PooledReturns, open, storm, ""),
+        (
+            Mistake::PooledReturns,
+            open,
+            storm,
+            "leaves or returns twice",
+        ),
         (
             Mistake::LeavesWithoutInvalidation,
             open,
@@ -503,8 +509,8 @@ fn mistakes_are_found() {
             "holds page",
         ),
         (Mistake::LargePageStays, open, storm, "must not reach"),
-        (Mistake::EntryNotSynced, open, storm, ""),
-        (Mistake::EntryNotSynced, strict, storm, ""),
+        (Mistake::EntryNotSynced, open, storm, "must not reach"),
+        (Mistake::EntryNotSynced, strict, storm, "holds page"),
         (Mistake::AbsentKept, strict, storm, "requests failed"),
         (Mistake::BatchNotInvalidated, strict, storm, "holds page"),
         (
@@ -514,7 +520,12 @@ fn mistakes_are_found() {
             "holds page",
         ),
         (Mistake::EntryStays, strict, storm, "must not reach"),
-        (Mistake::AddressReusedEarly, strict, go_around_windows, ""),
+        (
+            Mistake::AddressReusedEarly,
+            strict,
+            go_around_windows,
+            "another request's frame",
+        ),
         (
             Mistake::ReadOnlyIgnored,
             strict,

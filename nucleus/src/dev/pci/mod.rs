@@ -299,11 +299,6 @@ impl Function {
     }
 }
 
-/// Whether remapping units tell the function from all others.
-pub(crate) fn has_own_number(function: &Function) -> bool {
-    config::has_own_number(place(function.at))
-}
-
 /// Whether any of the `len` bytes at an address is RAM. What a function says of its registers is
 /// the function's own word: a driver that believed it would write them there, past any IOMMU.
 pub(crate) fn is_ram(at: u64, len: usize) -> bool {

@@ -10,11 +10,10 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use super::{
     Error,
     request::{End, Request},
-    rings::{MAX_SLOTS, Rings, fill_table},
+    rings::{MAX_SLOTS, Rings, UsedElement, fill_table},
 };
 use crate::{
     Frame, OutOfMemory,
-    counters::Counter,
     dma::{self, Addresses, Attachment, BATCH, Driver, Window},
     frame::Contents,
     lock::{OnceArc, Rank, SpinLock},
@@ -60,6 +59,17 @@ struct State {
     broken: bool,
 }
 
+impl State {
+    /// The first of the next `count` slots to be used that has no memory.
+    fn lacking(&mut self, count: usize) -> Option<&mut Slot> {
+        // Slots are taken from the end on, and come back there.
+        let mut next = self.free.iter().rev().take(count);
+        let has_none = |&&number: &&u16| self.slots[number as usize].memory.is_none();
+        let &number = next.find(has_none)?;
+        Some(&mut self.slots[number as usize])
+    }
+}
+
 /// Why a request was not made available.
 enum Refusal {
     /// The slot needs memory.
@@ -102,10 +112,23 @@ unsafe impl Send for Queue {}
 unsafe impl Sync for Queue {}
 
 impl Queue {
-    /// A queue of `slots` slots, a power of two up to [`MAX_SLOTS`]. The device does not know of it
-    /// yet.
-    #[cfg_attr(not(target_os = "none"), allow(dead_code))]
-    pub(crate) fn new(
+    /// A queue of up to `slots` slots, one at least. It is notified when the domain's device is
+    /// lost; the device does not know of it yet.
+    pub(super) fn attached(
+        number: u16,
+        slots: usize,
+        domain: &Arc<Attachment>,
+        doorbell: Doorbell,
+    ) -> Result<Arc<Queue>, OutOfMemory> {
+        let slots = 1 << slots.min(MAX_SLOTS).ilog2();
+        let queue = Arc::new(Queue::new(number, slots, domain.clone(), doorbell)?);
+        let driver: Arc<dyn Driver> = queue.clone();
+        domain.add_driver(Arc::downgrade(&driver))?;
+        Ok(queue)
+    }
+
+    /// A queue of `slots` slots, a power of two up to [`MAX_SLOTS`].
+    fn new(
         number: u16,
         slots: usize,
         domain: Arc<Attachment>,
@@ -148,17 +171,24 @@ impl Queue {
     /// # Errors
     /// [`OutOfMemory`].
     pub fn prepare(&self, count: usize) -> Result<(), OutOfMemory> {
-        for i in 0..count.min(self.slots()) {
-            let memory = self.new_memory()?;
-            let mut state = self.state.lock_irq();
-            let state = &mut *state;
-            // Those that are free are taken from the end on, and come back there.
-            let Some(at) = state.free.len().checked_sub(i + 1) else {
-                break;
-            };
-            let slot = &mut state.slots[state.free[at] as usize];
-            slot.memory.get_or_insert(memory);
+        while self.state.lock_irq().lacking(count).is_some() {
+            self.add_memory()?;
         }
+        Ok(())
+    }
+
+    /// Makes memory for the slot that is the next one to be used without any. Called without the
+    /// lock.
+    fn add_memory(&self) -> Result<(), OutOfMemory> {
+        let memory = self.new_memory()?;
+        let mut state = self.state.lock_irq();
+        // None lacks it if other tasks have made some meanwhile: dropped without the lock then.
+        let left = match state.lacking(usize::MAX) {
+            Some(slot) => slot.memory.replace(memory),
+            None => Some(memory),
+        };
+        drop(state);
+        drop(left);
         Ok(())
     }
 
@@ -246,12 +276,10 @@ impl Queue {
     /// # Errors
     /// As [`submit`](Queue::submit), and [`Error::Full`].
     pub fn try_submit(&self, request: &Arc<Request>) -> Result<(), Error> {
-        // Memory is made outside of the lock; the slot may have some already.
-        let mut spare = None;
         loop {
-            match self.put(request, &mut spare) {
-                Err(Refusal::NeedsMemory) => spare = Some(self.new_memory()?),
-                Err(Refusal::NeedsFlush) => self.flush(Counter::iotlb_ring_full),
+            match self.put(request) {
+                Err(Refusal::NeedsMemory) => self.add_memory()?,
+                Err(Refusal::NeedsFlush) => dma::free_addresses(&self.domain),
                 Err(Refusal::Error(error)) => return Err(error),
                 Ok(before) => {
                     // The slot's last request goes with no lock held.
@@ -262,26 +290,12 @@ impl Queue {
         }
         self.ring_doorbell();
         // The device works meanwhile.
-        if self.domain.strict().is_some_and(|it| it.stale() >= BATCH) {
-            self.flush(Counter::iotlb_batch);
-        }
+        dma::flush_batch(&self.domain, BATCH);
         Ok(())
     }
 
-    /// Invalidates the addresses of requests that are done.
-    #[cold]
-    fn flush(&self, cause: Counter) {
-        if let Some(strict) = self.domain.strict() {
-            strict.flush(cause);
-        }
-    }
-
     /// Makes a request available to the device; gives what had the slot before.
-    fn put(
-        &self,
-        request: &Arc<Request>,
-        spare: &mut Option<SlotMemory>,
-    ) -> Result<Option<Arc<Request>>, Refusal> {
+    fn put(&self, request: &Arc<Request>) -> Result<Option<Arc<Request>>, Refusal> {
         let parts = request.ready();
         if parts.list.len() > self.max_parts() {
             return Err(Refusal::Error(Error::TooLong));
@@ -293,20 +307,14 @@ impl Queue {
         }
         let &number = state.free.last().ok_or(Refusal::Error(Error::Full))?;
         let slot = &mut state.slots[number as usize];
-        if slot.memory.is_none() {
-            slot.memory = spare.take();
-        }
         let memory = slot.memory.as_ref().ok_or(Refusal::NeedsMemory)?;
-        let window = memory.window.as_deref();
-        if window.is_some_and(|it| !it.has_room(parts.list.len())) {
-            return Err(Refusal::NeedsFlush);
-        }
         let (table, list, readable) = (&memory.table, &parts.list, parts.readable);
-        let count = match window {
+        let count = match memory.window.as_deref() {
             // Most machines', which carries nothing for the others.
             None => fill_table(table, list, readable, |parts, _| dma::physical(&parts[0])),
             Some(window) => {
-                let mut addresses = Addresses::new(&self.domain, Some(window));
+                let addresses = Addresses::new(&self.domain, Some(window), list.len());
+                let mut addresses = addresses.ok_or(Refusal::NeedsFlush)?;
                 let find = |parts: &[_], writes| addresses.of(parts, writes);
                 let count = fill_table(table, list, readable, find);
                 addresses.give();
@@ -388,16 +396,11 @@ impl Queue {
     /// [deferred](Queue::defer).
     pub fn look(&self) {
         let mut room = 0;
-        {
-            let mut state = self.state.lock_irq();
-            let was_broken = state.broken;
-            while self.take_used(&mut state).is_some() {
+        self.change(|state| {
+            while self.take_used(state).is_some() {
                 room += 1;
             }
-            if state.broken && !was_broken {
-                room = usize::MAX;
-            }
-        }
+        });
         if room > 0 {
             self.progress.wake_all();
         }
@@ -412,13 +415,39 @@ impl Queue {
     /// that takes what the device has done, where all is left to one ([`defer`](Queue::defer)).
     /// `None` if there is none, or the device has failed.
     pub fn next_done(&self) -> Option<Arc<Request>> {
-        let done = {
-            let mut state = self.state.lock_irq();
-            let number = self.take_used(&mut state)?;
+        let done = self.change(|state| {
+            let number = self.take_used(state)?;
             state.slots[number].request.clone()
-        };
-        self.room.wake_one();
+        });
+        if done.is_some() {
+            self.room.wake_one();
+        }
         done
+    }
+
+    /// Changes the state. If this finds that the device has failed, all tasks that wait for the
+    /// queue are woken.
+    #[inline]
+    fn change<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+        let (result, has_failed) = {
+            let mut state = self.state.lock_irq();
+            let was_broken = state.broken;
+            let result = f(&mut state);
+            (result, state.broken && !was_broken)
+        };
+        if has_failed {
+            self.wake_all();
+        }
+        result
+    }
+
+    #[cold]
+    fn wake_all(&self) {
+        self.progress.wake_all();
+        self.room.wake_all();
+        if let Some(bell) = self.bell.get() {
+            bell.wake_all();
+        }
     }
 
     /// Takes the next element of the used ring; returns the slot of the request, which is done.
@@ -429,7 +458,7 @@ impl Queue {
         if state.broken {
             return None;
         }
-        let (number, written) = self.rings.used(state.used)?;
+        let UsedElement { number, written } = self.rings.used(state.used)?;
         state.used = state.used.wrapping_add(1);
         let busy = state
             .slots
@@ -453,20 +482,15 @@ impl Queue {
 
     /// Fails all requests, now and later, for the reason `why`. Any context.
     pub(crate) fn give_up(&self, why: &str) {
-        let mut state = self.state.lock_irq();
-        if !state.broken {
-            self.fail(&mut state, why);
-        }
-        drop(state);
-        self.progress.wake_all();
-        self.room.wake_all();
-        if let Some(bell) = self.bell.get() {
-            bell.wake_all();
-        }
+        self.change(|state| {
+            if !state.broken {
+                self.fail(state, why);
+            }
+        });
     }
 
     /// The device broke its promises, or is gone: nothing more is asked of it. Where a unit stands
-    /// before it, it reaches nothing any more.
+    /// before it, it reaches nothing any more. Called inside of [`change`](Queue::change).
     fn fail(&self, state: &mut State, why: &str) {
         state.broken = true;
         crate::log!("virtio: queue {} is given up: {why}", self.number);

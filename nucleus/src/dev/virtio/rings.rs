@@ -25,6 +25,16 @@ pub(super) struct Descriptor {
     pub next: u16,
 }
 
+/// `struct virtq_used_elem`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct UsedElement {
+    /// The slot's number.
+    pub number: u32,
+    /// How many bytes the device has written.
+    pub written: u32,
+}
+
 pub(super) const NEXT: u16 = 1;
 pub(super) const DEVICE_WRITES: u16 = 2;
 pub(super) const INDIRECT: u16 = 4;
@@ -36,13 +46,17 @@ pub(super) const NO_INTERRUPT: u16 = 1;
 
 /// Where in the second frame of the rings the used ring begins; the available one is at 0.
 pub(super) const USED: usize = 1024;
-const _: () = assert!(4 + 2 * MAX_SLOTS + 2 <= USED && USED + 4 + 8 * MAX_SLOTS + 2 <= PAGE_SIZE);
+const ELEMENTS: usize = USED + 4;
+const _: () = assert!(
+    4 + 2 * MAX_SLOTS + 2 <= USED
+        && ELEMENTS + size_of::<UsedElement>() * MAX_SLOTS + 2 <= PAGE_SIZE
+);
 
 /// The rings of a queue.
 pub(super) struct Rings {
     descriptors: Frame,
     /// Available ring and used ring.
-    pub rings: Frame,
+    rings: Frame,
     /// Where the device finds these two.
     addresses: [u64; 2],
     slots: u16,
@@ -79,12 +93,20 @@ impl Rings {
         [descriptors, rings, rings + USED as u64]
     }
 
-    /// A 16-bit word of the rings, which the device reads or writes at any time.
+    /// A 16-bit word of the rings, which the device reads or writes at any time; none of an element
+    /// of the used ring.
     pub(super) fn word(&self, offset: usize) -> &AtomicU16 {
-        debug_assert!(offset.is_multiple_of(2) && offset < PAGE_SIZE);
+        debug_assert!(offset.is_multiple_of(2) && offset <= ELEMENTS - 2);
         // SAFETY: inside the frame, which is the queue's for as long as it lives, and aligned; the
-        // kernel reaches these bytes only through this function and `used`.
+        // kernel reaches the bytes before `ELEMENTS` only through this function.
         unsafe { &*self.rings.bytes().add(offset).cast::<AtomicU16>() }
+    }
+
+    /// The element of the used ring behind `used` others.
+    pub(super) fn used_element(&self, used: u16) -> *mut UsedElement {
+        let index = usize::from(used % self.slots);
+        let elements = self.rings.bytes().wrapping_add(ELEMENTS);
+        elements.cast::<UsedElement>().wrapping_add(index)
     }
 
     /// Makes a slot's request the device's, the one after `available` others: `count` descriptors
@@ -132,25 +154,18 @@ impl Rings {
         fence(Ordering::SeqCst);
     }
 
-    /// The request that the device has used after `used` others, if there is one: a slot's number
-    /// and a count of bytes, both as the device wrote them.
+    /// The request that the device has used after `used` others, if there is one, as the device
+    /// says.
     #[inline]
-    pub(super) fn used(&self, used: u16) -> Option<(u32, u32)> {
+    pub(super) fn used(&self, used: u16) -> Option<UsedElement> {
         // The element is read after the index that makes it ours.
         if self.word(USED + 2).load(Ordering::Acquire) == used {
             return None;
         }
-        let offset = USED + 4 + (used % self.slots) as usize * 8;
         // SAFETY: inside the frame and aligned. The device has made the element available before it
         // moved the index, and does not write it again before this one has been given back; if it
         // does, any bytes are valid.
-        Some(unsafe {
-            self.rings
-                .bytes()
-                .add(offset)
-                .cast::<(u32, u32)>()
-                .read_volatile()
-        })
+        Some(unsafe { self.used_element(used).read_volatile() })
     }
 }
 

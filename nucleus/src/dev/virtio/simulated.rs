@@ -5,10 +5,9 @@ use alloc::{sync::Arc, vec::Vec};
 use super::{
     Device, Error, Found, Queues, ReadConfig,
     queue::{Doorbell, Queue},
-    rings::MAX_SLOTS,
 };
 use crate::{
-    dma::{self, Driver},
+    dma,
     lock::{Rank, SpinLock},
     task::WaitQueue,
 };
@@ -72,14 +71,11 @@ pub(super) fn start(
     let read: ReadConfig<'_> = &|offset, to| script.read_config(offset, to);
     let (wanted, queues) = choose(script.offered, read)?;
     let domain = dma::domain_of(script.place).map_err(|_| Error::OutOfMemory)?;
-    let slots = 1 << queues.slots.min(MAX_SLOTS).ilog2();
     let mut made = Vec::new();
     for number in 0..queues.count {
         let doorbell = Doorbell::Code(alloc::boxed::Box::new(|| ()));
-        let queue = Arc::new(Queue::new(number, slots, domain.clone(), doorbell)?);
+        let queue = Queue::attached(number, queues.slots, &domain, doorbell)?;
         queue.set_interrupts();
-        let driver = Arc::downgrade(&(queue.clone() as Arc<dyn Driver>));
-        domain.add_driver(driver)?;
         made.push(queue);
     }
     script.queues.lock().clone_from(&made);

@@ -1,13 +1,13 @@
 //! Virtio over PCI: the registers, by the crate `virtio-drivers`, and what it leaves out: messages
 //! as interrupts, and a queue's own doorbell.
 
-use core::{cell::Cell, ptr::NonNull};
-
-use alloc::{
-    boxed::Box,
-    sync::{Arc, Weak},
-    vec::Vec,
+use core::{
+    cell::Cell,
+    ptr::NonNull,
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
 };
+
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
 
 use virtio_drivers::{
     BufferDirection, Hal, PhysAddr,
@@ -23,12 +23,11 @@ use virtio_drivers::{
 use super::{
     Device, Error, Kind, Queues, ReadConfig,
     queue::{Doorbell, Queue},
-    rings::MAX_SLOTS,
 };
 use crate::{
     PAGE_SIZE,
     dev::pci::{self, Function, Identity},
-    dma::{self, AttachError, Driver, Policy},
+    dma::{self, AttachError},
     hw::machine,
     lock::{Rank, SpinLock},
     task::WaitQueue,
@@ -83,10 +82,14 @@ unsafe impl Hal for Machine {
     }
 
     unsafe fn mmio_phys_to_virt(at: PhysAddr, size: usize) -> NonNull<u8> {
-        // The device may say something else than before.
-        assert!(!pci::is_ram(at, size), "a device's registers are memory");
-        let mapped = machine::map_device(at, size).and_then(NonNull::new);
-        mapped.expect("`start` has made sure that there is room")
+        // The device may say something else than it has said to `Own::find`.
+        let pages = size / PAGE_SIZE + 2;
+        let is_believed = !pci::is_ram(at, size) && pages <= machine::device_pages_left();
+        let mapped = is_believed.then(|| machine::map_device(at, size));
+        mapped.flatten().and_then(NonNull::new).unwrap_or_else(|| {
+            LIES.fetch_add(1, Ordering::SeqCst);
+            NonNull::from(&SINK).cast()
+        })
     }
 
     unsafe fn share(_: NonNull<[u8]>, _: BufferDirection) -> PhysAddr {
@@ -95,6 +98,24 @@ unsafe impl Hal for Machine {
 
     unsafe fn unshare(_: PhysAddr, _: NonNull<[u8]>, _: BufferDirection) {
         unreachable!("the queues are our own")
+    }
+}
+
+/// Counts registers that devices moved to memory, or enlarged, after `Own::find` had checked them.
+static LIES: AtomicUsize = AtomicUsize::new(0);
+/// The registers of such a device for the crate's transport, which can't do without any. Only the
+/// reset when the transport is dropped uses them: they are as large as the common registers.
+static SINK: [AtomicU64; common::BYTES / 8] = [const { AtomicU64::new(0) }; _];
+
+/// The crate's transport for a function.
+fn transport(function: &Function) -> Result<PciTransport, Error> {
+    let before = LIES.load(Ordering::SeqCst);
+    let transport = PciTransport::new::<Machine, _>(&mut pci::root(), function.at)
+        .map_err(|_| Error::Lacks("the registers of version 1"))?;
+    // A lie may be that of a device that another task starts: then this one is refused as well.
+    match LIES.load(Ordering::SeqCst) == before {
+        true => Ok(transport),
+        false => Err(Error::Lacks("registers that stay where they are")),
     }
 }
 
@@ -190,7 +211,7 @@ impl Own {
                 _ => {}
             }
         }
-        // The crate maps all of them, and has no way to say that it can't.
+        // The crate maps all of them, and has no way to refuse.
         if pages > machine::device_pages_left() {
             return None;
         }
@@ -272,8 +293,7 @@ pub(super) fn start(
     let mut made = Vec::new();
     let domain;
     let own = Own::find(&function).ok_or(Error::Lacks("the registers of version 1"))?;
-    let mut transport = PciTransport::new::<Machine, _>(&mut pci::root(), function.at)
-        .map_err(|_| Error::Lacks("the registers of version 1"))?;
+    let mut transport = transport(&function)?;
     // Begun anew with the features that are chosen.
     transport.set_status(DeviceStatus::empty());
     transport.set_status(DeviceStatus::ACKNOWLEDGE | DeviceStatus::DRIVER);
@@ -296,14 +316,13 @@ pub(super) fn start(
         false => Err(AttachError::NoUnit),
     };
     domain = match attached {
-        Ok(_) if dma::policy() != Policy::Off && !pci::has_own_number(&function) => {
-            // It would reach what other functions there are given, at addresses that mean its own.
-            return Err(Error::Lacks("a number of its own at the IOMMU"));
-        }
         Ok(domain) => domain,
         Err(AttachError::NoUnit) => dma::domain_beside(place),
         Err(AttachError::NoContextTable) => {
             return Err(Error::Lacks("a bus that was there at the start"));
+        }
+        Err(AttachError::SharedNumber) => {
+            return Err(Error::Lacks("a number of its own at the IOMMU"));
         }
         Err(AttachError::OutOfMemory) => return Err(Error::OutOfMemory),
     };
@@ -312,13 +331,9 @@ pub(super) fn start(
         if most == 0 {
             return Err(Error::Lacks("a queue"));
         }
-        let slots = 1 << most.min(MAX_SLOTS).ilog2();
         let doorbell = own.doorbell(number).ok_or(Error::Lacks("a doorbell"))?;
         let doorbell = Doorbell::Register(doorbell);
-        let queue = Arc::new(Queue::new(number, slots, domain.clone(), doorbell)?);
-        let driver: Weak<dyn Driver> = Arc::downgrade(&(queue.clone() as Arc<dyn Driver>));
-        domain.add_driver(driver)?;
-        made.push(queue);
+        made.push(Queue::attached(number, most, &domain, doorbell)?);
     }
     let groups = queues.count.div_ceil(queues.group.max(1));
     let messages = queues.messages.min(function.messages());

@@ -85,6 +85,11 @@ fn is_beside(device: Device) -> bool {
     device.0 >> 8 == 0xff
 }
 
+/// Whether other functions have a device's number: on the bus before the last.
+fn shares_number(device: Device) -> bool {
+    device.0 >> 8 == 0xfe
+}
+
 /// The policy of a machine with this seed, unless its test says which.
 pub(crate) fn policy_of(seed: u64) -> Policy {
     match seed % 5 {
@@ -211,6 +216,9 @@ pub(crate) fn iommu_attach(
     let m = required();
     if is_beside(device) {
         return Err(AttachError::NoUnit);
+    }
+    if shares_number(device) {
+        return Err(AttachError::SharedNumber);
     }
     iommu_detach(device);
     m.iommu

@@ -13,6 +13,7 @@ use crate::counters::Counter;
 use crate::hw::iommu::{AttachError, Device, DomainId, Entry, Features, Stale};
 use crate::hw::machine;
 use crate::lock::{Rank, SpinLock};
+use crate::mem::mistake::Mistake;
 use crate::{Frame, OutOfMemory, frame};
 
 /// So many stale addresses are worth an invalidation: 2 MiB that wait to be free. A request of 128
@@ -299,7 +300,10 @@ impl Strict {
             }
             seen += 1;
         }
-        invalidate(Stale::Domain(self.id), cause);
+        let mistakes = [Mistake::BatchNotInvalidated, Mistake::PendingReleased];
+        if !mistakes.iter().any(|it| it.is_made()) {
+            invalidate(Stale::Domain(self.id), cause);
+        }
         for (place, count) in &stale[..len] {
             rest[usize::from(*place)].release((*count).into());
         }

@@ -56,15 +56,21 @@ fn reserved() {
     }
 }
 
-/// A device before which no unit stands gets no domain, and takes nothing from others.
+/// A device before which no unit stands, or that units can't tell from others, gets no domain, and
+/// takes nothing from others.
 #[test]
-fn a_device_beside_the_units_gets_no_domain() {
+fn a_device_without_a_number_at_a_unit_gets_no_domain() {
+    no_domain(0xff01, AttachError::NoUnit);
+    no_domain(0xfe01, AttachError::SharedNumber);
+}
+
+fn no_domain(place: u16, wanted: AttachError) {
     for policy in [Policy::Open, Policy::Strict] {
-        machines("beside", policy, 3, || {
+        machines("no domain", policy, 3, move || {
             let kernel = frame::usage().kernel;
             for _ in 0..300 {
-                let error = Domain::new(Device(0xff01)).err();
-                assert_eq!(error, Some(AttachError::NoUnit));
+                let error = Domain::new(Device(place)).err();
+                assert_eq!(error, Some(wanted));
             }
             assert!(!any());
             // No unit holds a translation, so none is invalidated.

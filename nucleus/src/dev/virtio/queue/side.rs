@@ -4,7 +4,9 @@ use std::{sync::Arc, vec::Vec};
 
 use core::sync::atomic::Ordering;
 
-use super::super::rings::{DEVICE_WRITES, Descriptor, INDIRECT, NEXT, NO_INTERRUPT, USED};
+use super::super::rings::{
+    DEVICE_WRITES, Descriptor, INDIRECT, NEXT, NO_INTERRUPT, USED, UsedElement,
+};
 use super::Queue;
 use crate::hw::sim::device_read;
 
@@ -103,18 +105,9 @@ impl Side {
 
     /// Writes an element of the used ring and moves the index.
     pub fn put_used(&mut self, number: u32, written: u32) {
-        let offset = USED + 4 + self.used as usize % self.slots() * 8;
+        let element = self.queue.rings.used_element(self.used);
         // SAFETY: inside the frame of the rings and aligned.
-        unsafe {
-            let element = self
-                .queue
-                .rings
-                .rings
-                .bytes()
-                .add(offset)
-                .cast::<(u32, u32)>();
-            element.write_volatile((number, written));
-        }
+        unsafe { element.write_volatile(UsedElement { number, written }) };
         self.move_used(1);
     }
 

@@ -361,3 +361,100 @@ fn attempts_that_fail_leave_no_memory_behind() {
         }
     });
 }
+
+/// A task that waits for a slot hears that the device has failed, also where one task takes all
+/// that the device has done.
+#[test]
+fn a_failure_wakes_the_tasks_that_wait_for_a_slot() {
+    on_machines_with("failure", 1..=3, 256, 20, || {
+        let queue = Arc::new(queue());
+        queue.set_interrupts();
+        queue.defer(Arc::new(WaitQueue::new()));
+        let is_refused = Arc::new(AtomicBool::new(false));
+        {
+            let (queue, is_refused) = (queue.clone(), is_refused.clone());
+            spawn(move || {
+                while queue.submit(&request().0).is_ok() {}
+                is_refused.store(true, Ordering::SeqCst);
+            });
+        }
+        pause();
+        let mut device = Device::new(queue.clone());
+        device.side.put_used(SLOTS as u32, 0);
+        assert!(queue.next_done().is_none() && queue.is_broken());
+        for _ in 0..100 {
+            pause();
+        }
+        assert!(is_refused.load(Ordering::SeqCst), "it waits still");
+    });
+}
+
+/// How many frames the device of a queue finds for as long as it lives, and how many slots have
+/// memory.
+fn lasting(queue: &Queue) -> [usize; 2] {
+    let strict = queue.domain.strict().unwrap();
+    let state = queue.state.lock_irq();
+    let slots = state.slots.iter().filter(|it| it.memory.is_some());
+    let slots = slots.count();
+    drop(state);
+    [strict.usage()[0], slots]
+}
+
+/// Slots are prepared once.
+#[test]
+fn slots_that_have_memory_take_no_more() {
+    on_machines_with("prepared", [1], 256, 10, || {
+        if dma::policy() != dma::Policy::Strict {
+            return;
+        }
+        let queue = queue();
+        let [rings, none] = lasting(&queue);
+        assert_eq!(none, 0);
+        for count in [1, 1, 3, 2, SLOTS, 2 * SLOTS] {
+            queue.prepare(count).unwrap();
+            let [mapped, slots] = lasting(&queue);
+            assert_eq!(mapped, rings + slots, "after {count}");
+        }
+        assert_eq!(lasting(&queue)[1], SLOTS);
+    });
+}
+
+/// All memory that is made for slots has a slot, though another slot becomes free meanwhile.
+#[test]
+fn memory_for_a_slot_is_kept() {
+    on_machines_with("kept", [2, 3], 256, 60, || {
+        if dma::policy() != dma::Policy::Strict {
+            return;
+        }
+        let queue = Arc::new(queue());
+        let [rings, _] = lasting(&queue);
+        let is_over = Arc::new(AtomicBool::new(false));
+        let is_gone = Arc::new(AtomicBool::new(false));
+        {
+            let (queue, is_over, is_gone) = (queue.clone(), is_over.clone(), is_gone.clone());
+            spawn(move || {
+                let mut device = Device::new(queue);
+                while !is_over.load(Ordering::SeqCst) {
+                    device.work();
+                    device.side.queue().look();
+                    task::yield_now();
+                }
+                drop(device);
+                is_gone.store(true, Ordering::SeqCst);
+            });
+        }
+        let requests: Vec<_> = (0..REQUESTS).map(|_| request().0).collect();
+        for request in &requests {
+            queue.submit(request).unwrap();
+        }
+        for request in &requests {
+            queue.wait(request, Sleep::SOUND).unwrap().unwrap();
+        }
+        is_over.store(true, Ordering::SeqCst);
+        while !is_gone.load(Ordering::SeqCst) {
+            pause();
+        }
+        let [mapped, slots] = lasting(&queue);
+        assert_eq!(mapped, rings + slots);
+    });
+}

@@ -289,6 +289,9 @@ pub(crate) fn iommu_attach(
 ) -> Result<(), AttachError> {
     let unit = unit::unit_of(device.0).filter(|unit| !unit.is_absent());
     unit.ok_or(AttachError::NoUnit)?;
+    if !config::has_own_number(device.0) {
+        return Err(AttachError::SharedNumber);
+    }
     let before = tables::set_context(device, Some((domain, root)));
     let before = before.map_err(|()| AttachError::NoContextTable)?;
     // In caching mode the absent entry was kept, under number 0.
