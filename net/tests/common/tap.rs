@@ -4,7 +4,7 @@
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
@@ -103,6 +103,8 @@ pub fn tcp(ends: (SocketAddr, SocketAddr), seq: u32, ack: u32, flags: u8, more: 
 pub struct Tap {
     sent: Mutex<Vec<(Vec<u8>, Checksum, u16)>>,
     cuts: AtomicBool,
+    /// Is called after each packet.
+    pub then: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Device for Tap {
@@ -120,6 +122,9 @@ impl Device for Tap {
         packet.peek(0, &mut bytes);
         let kept = (bytes, packet.checksum, packet.cut);
         self.sent.lock().unwrap().push(kept);
+        if let Some(then) = self.then.get() {
+            then();
+        }
         true
     }
 }
