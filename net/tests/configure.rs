@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use common::tap::{OWN, Tap, ip, packet, set_sum};
+use common::tap::{self, OWN, Tap, ip, packet, set_sum};
 use net::{
     Stack,
     configure::How,
@@ -294,6 +294,57 @@ fn routers_are_asked_and_what_they_say_is_used_for_as_long_as_they_say() {
         pass(&stack, 7_300_000);
         assert!(!network.is_own(own(0xfd55).into()));
         assert!(network.is_own(own(0xfe80).into()), "this one is for ever");
+    });
+}
+
+/// Switches that look into MLD pass a group's packets to its members only.
+#[test]
+fn the_link_is_told_of_the_groups_in_which_neighbours_look_for_addresses() {
+    on_machines(1, |_| {
+        let (stack, tap) = machine(V6);
+        let network = stack.network();
+        let group = |ip: Ipv6Addr| {
+            let [.., a, b, c] = ip.octets();
+            Ipv6Addr::new(
+                0xff02,
+                0,
+                0,
+                0,
+                0,
+                1,
+                0xff00 | u16::from(a),
+                u16::from_be_bytes([b, c]),
+            )
+        };
+        let reports = || -> Vec<_> {
+            let sent = tap.take_packets().into_iter();
+            sent.filter_map(|(bytes, ..)| tap::report(&bytes)).collect()
+        };
+        let link = own(0xfe80);
+        let none = Ipv6Addr::UNSPECIFIED;
+        let first = tap.take_packets();
+        // Before the check, whose answers go to the group.
+        assert_eq!(tap::report(&first[0].0), Some((131, none, group(link))));
+        assert_eq!(first[1].0[54], 135);
+        pass(&stack, 1_100);
+        assert_eq!(reports(), [(131, link, group(link))], "with a source");
+        let ip: Ipv6Addr = "fd55::1:2:3".parse().unwrap();
+        network.add_address(2, ip.into(), 64).unwrap();
+        assert_eq!(reports(), [(131, link, group(ip))]);
+        // Two addresses, one group.
+        let other: Ipv6Addr = "fd66::1:2:3".parse().unwrap();
+        network.add_address(2, other.into(), 64).unwrap();
+        network.remove_address(2, ip.into()).unwrap();
+        assert_eq!(reports(), []);
+        stack.note_carrier(2);
+        let all = [(131, link, group(link)), (131, link, group(other))];
+        assert_eq!(reports(), all);
+        network.remove_address(2, other.into()).unwrap();
+        assert_eq!(reports(), [(132, link, group(other))]);
+        network.set_up(2, false).unwrap();
+        assert_eq!(reports(), []);
+        network.set_up(2, true).unwrap();
+        assert_eq!(reports(), [(131, link, group(link))]);
     });
 }
 

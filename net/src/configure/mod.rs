@@ -517,10 +517,12 @@ impl Configurator {
                         ..address
                     };
                     let _ = self.network.put_address(*index, address);
-                    if ip.is_unicast_link_local()
-                        && let Some(questions) = v6
-                    {
-                        questions.due = Some(now());
+                    if ip.is_unicast_link_local() {
+                        // Reports without a source may have been ignored (RFC 3590).
+                        self.network.tell_of_groups(*index);
+                        if let Some(questions) = v6 {
+                            questions.due = Some(now());
+                        }
                     }
                 }
                 Some(_) => log!("net: another machine has the address {ip}"),
