@@ -8,11 +8,12 @@ use std::{
     time::Duration,
 };
 
+use abi::Errno;
 use common::tap::{self, OWN, Tap, ip, packet, set_sum};
 use net::{
     Stack,
     configure::How,
-    ip::{AddressState, Origin},
+    ip::{Address, AddressState, Origin, Prefix},
 };
 use nucleus::{
     sim::{Random, on_machines},
@@ -348,6 +349,23 @@ fn the_link_is_told_of_the_groups_in_which_neighbours_look_for_addresses() {
     });
 }
 
+/// A message of a machine that has an address, or wants it as well.
+fn claim(target: Ipv6Addr, is_question: bool) -> Vec<u8> {
+    let all = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+    let (from, kind) = match is_question {
+        false => (target, 136),
+        true => (Ipv6Addr::UNSPECIFIED, 135),
+    };
+    let mut message = vec![kind, 0, 0, 0, 0x20, 0, 0, 0];
+    message.extend(target.octets());
+    if !is_question {
+        message.extend([2, 1, 2, 9, 9, 9, 9, 9]);
+    }
+    let ends = (from.into(), all.into());
+    set_sum(ends, 58, &mut message, 2);
+    ip(ends, 58, &message, |header| header[7] = 255)
+}
+
 #[test]
 fn an_address_of_another_machine_is_not_used() {
     on_machines(1, |_| {
@@ -355,19 +373,7 @@ fn an_address_of_another_machine_is_not_used() {
             let (stack, tap) = machine(V6);
             tap.take();
             let target = own(0xfe80);
-            let all = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-            let (from, kind) = match by_question {
-                false => (target, 136),
-                true => (Ipv6Addr::UNSPECIFIED, 135),
-            };
-            let mut message = vec![kind, 0, 0, 0, 0x20, 0, 0, 0];
-            message.extend(target.octets());
-            if !by_question {
-                message.extend([2, 1, 2, 9, 9, 9, 9, 9]);
-            }
-            let ends = (from.into(), all.into());
-            set_sum(ends, 58, &mut message, 2);
-            stack.receive(2, packet(&ip(ends, 58, &message, |header| header[7] = 255)));
+            stack.receive(2, packet(&claim(target, by_question)));
             pass(&stack, 5_000);
             let network = stack.network();
             assert!(!network.is_own(target.into()));
@@ -385,6 +391,47 @@ fn an_address_of_another_machine_is_not_used() {
                 "no question for routers without an address"
             );
         }
+    });
+}
+
+#[test]
+fn an_address_that_a_program_sets_is_checked_too() {
+    on_machines(1, |_| {
+        let stack = Stack::new();
+        let tap = Arc::new(Tap::default());
+        let network = stack.network();
+        network.add_interface(tap.clone()).unwrap();
+        let put = |text: &str, bits| {
+            let ip: IpAddr = text.parse().unwrap();
+            let prefix = Prefix::new(ip, bits).unwrap();
+            let address = Address::lasting(ip, prefix, Origin::Static);
+            stack.configurator().put_address(2, address).unwrap();
+            ip
+        };
+        let state = |ip| network.interface(2).unwrap().address(ip).unwrap().state;
+        let (good, bad) = (put("fd55::1", 48), put("fd55::2", 48));
+        let questions = tap.take();
+        assert!(questions.iter().all(|bytes| bytes[54] == 135) && questions.len() == 2);
+        assert_eq!(state(good), AddressState::Tentative);
+        let IpAddr::V6(target) = bad else {
+            unreachable!()
+        };
+        stack.receive(2, packet(&claim(target, false)));
+        pass(&stack, 1_100);
+        assert_eq!(state(good), AddressState::Valid);
+        assert_eq!(state(bad), AddressState::Duplicate);
+        let route = network.route("fd55::9".parse().unwrap()).unwrap();
+        assert_eq!(route.source, good, "with the network of the program");
+        // Nothing is asked about an address that it has, and about those of IPv4.
+        put("fd55::1", 48);
+        assert_eq!(state(good), AddressState::Valid);
+        assert_eq!(state(put("10.1.0.1", 24)), AddressState::Valid);
+        assert!(tap.take().is_empty());
+        // The interface may still configure itself.
+        stack.configurator().add(2, V6).unwrap();
+        assert_eq!(stack.configurator().add(2, V6), Err(Errno::EEXIST));
+        pass(&stack, 1_100);
+        assert!(network.is_own(own(0xfe80).into()));
     });
 }
 
