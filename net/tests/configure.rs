@@ -97,7 +97,32 @@ fn query(bytes: &[u8]) -> (u8, [u8; 6], Ipv4Addr, Ipv4Addr) {
     (bytes[42 + 242], mac, ip(26), ip(30))
 }
 
+/// Gets an address from a server.
 fn lease(stack: &Stack, tap: &Tap) {
+    ask(stack, tap);
+    assert!(!stack.network().is_own(GIVEN.into()));
+    // Sleeps may be long: each of these does what is due.
+    (0..5).for_each(|_| pass(stack, 100));
+    let probes = tap.take();
+    assert!(
+        probes.len() > 1 && probes.iter().all(|bytes| is_probe(bytes)),
+        "{probes:x?}"
+    );
+    assert!(stack.configurator().is_settled());
+}
+
+/// Tells whether a packet asks all machines who has the address.
+fn is_probe(bytes: &[u8]) -> bool {
+    bytes[..6] == [0xff; 6]
+        && bytes[12..14] == [8, 6]
+        && bytes[21] == 1
+        && bytes[22..28] == OWN
+        && bytes[28..32] == [0; 4]
+        && bytes[38..42] == GIVEN.octets()
+}
+
+/// Asks a server for an address, which gives it.
+fn ask(stack: &Stack, tap: &Tap) {
     pass(stack, 1);
     let sent = tap.take();
     assert_eq!(
@@ -110,7 +135,46 @@ fn lease(stack: &Stack, tap: &Tap) {
     assert_eq!(query(&sent[0]).0, 3, "a request for what was offered");
     assert!(!stack.configurator().is_settled());
     stack.receive(2, packet(&answer(&sent[0], 5, |_| {})));
-    assert!(stack.configurator().is_settled());
+    assert!(!stack.configurator().is_settled());
+}
+
+#[test]
+fn a_given_address_of_another_machine_is_declined() {
+    on_machines(1, |_| {
+        for by_question in [false, true] {
+            let (stack, tap) = machine(DHCP);
+            ask(&stack, &tap);
+            pass(&stack, 50);
+            assert!(tap.take().iter().all(|bytes| is_probe(bytes)));
+            let none = Ipv4Addr::UNSPECIFIED;
+            let claim = match by_question {
+                false => tap::arp(GIVEN, none, 2),
+                true => tap::arp(none, GIVEN, 1),
+            };
+            stack.receive(2, packet(&claim));
+            pass(&stack, 1_000);
+            let sent = tap.take();
+            let declined = sent.last().unwrap();
+            assert_eq!(query(declined), (4, [0xff; 6], none, Ipv4Addr::BROADCAST));
+            let options = &declined[42 + 240..];
+            let has = |option: &[u8]| options.windows(6).any(|bytes| bytes == option);
+            let named = |kind: u8, ip: Ipv4Addr| [&[kind, 4][..], &ip.octets()].concat();
+            assert!(has(&named(50, GIVEN)) && has(&named(54, SERVER)));
+            assert!(!stack.network().is_own(GIVEN.into()));
+            assert_eq!(
+                stack.network().interface(2).unwrap().addresses().unwrap(),
+                []
+            );
+            assert!(!stack.configurator().is_settled());
+            // Ten seconds at least: the server may give it again and again.
+            pass(&stack, 8_000);
+            assert!(tap.take().is_empty());
+            pass(&stack, 2_000);
+            tap.take();
+            stack.note_carrier(2);
+            lease(&stack, &tap);
+        }
+    });
 }
 
 #[test]
@@ -137,9 +201,9 @@ fn an_address_is_renewed_and_lost_when_no_server_answers() {
         let (stack, tap) = machine(DHCP);
         lease(&stack, &tap);
         // Half of the 240 seconds.
-        pass(&stack, 119_000);
+        pass(&stack, 115_000);
         assert!(tap.take().is_empty());
-        pass(&stack, 2_000);
+        pass(&stack, 6_000);
         let sent = tap.take();
         // The server's address on the link is asked for first.
         assert_eq!(sent[0][12..14], [8, 6], "{sent:x?}");

@@ -198,6 +198,10 @@ impl Configurator {
         let mut all = self.all.lock();
         if let Some(own) = all.iter_mut().find(|it| it.index == index) {
             if let Some(client) = &mut own.client {
+                if let Some(ip) = client.given() {
+                    // It is given anew, perhaps by the server of another network.
+                    let _ = self.network.remove_address(index, ip.into());
+                }
                 client.restart(now());
             }
             if let Some(questions) = &mut own.v6 {
@@ -450,13 +454,13 @@ impl Configurator {
         self.network.put_address(own.index, address)?;
         own.checks.retain(|(other, _)| *other != ip);
         own.checks.push((ip, now() + CHECK));
-        self.network.ask_for_owner(own.index, ip);
+        self.network.ask_for_owner(own.index, ip.into());
         Ok(())
     }
 
     /// Does what a change of the client's lease asks for.
     fn apply(&self, index: u32, event: Event) {
-        let (Event::Leased(lease) | Event::Lost(lease)) = event;
+        let (Event::Given(lease) | Event::Leased(lease) | Event::Lost(lease)) = event;
         let reply = lease.reply;
         let ip = IpAddr::from(reply.ip);
         let (Some(prefix), Some(all)) = (Prefix::new(ip, reply.bits), Prefix::all(ip)) else {
@@ -475,7 +479,21 @@ impl Configurator {
             ..Address::lasting(ip, prefix, Origin::Dhcp)
         };
         let interface = self.network.interface(index);
-        let is_new = interface.is_some_and(|it| it.address(ip).is_none());
+        let is_new = interface.is_some_and(|it| !it.has(ip));
+        if let Event::Given(_) = event {
+            let address = Address {
+                state: AddressState::Tentative,
+                ..address
+            };
+            // An answer to an earlier question counts.
+            let is_known = || self.network.interface(index)?.address(ip);
+            if is_known().is_none() {
+                // Without memory it is not probed.
+                let _ = self.network.put_address(index, address);
+            }
+            self.network.ask_for_owner(index, ip);
+            return;
+        }
         let mut result = self.network.put_address(index, address);
         if let Some(router) = reply.router {
             result = result.and_then(|()| {
@@ -511,6 +529,9 @@ impl Configurator {
         let mut has_changed = false;
         for own in &mut *all {
             if let Some(client) = &mut own.client {
+                if let Some(message) = self.check_given(own.index, client) {
+                    self.send(own.index, &message);
+                }
                 let (message, event) = client.run(now());
                 if let Some(event) = event {
                     self.apply(own.index, event);
@@ -539,6 +560,19 @@ impl Configurator {
             self.changed.wake_all();
         }
         next
+    }
+
+    /// Gives up the address that a server has given if another machine has it; returns what the
+    /// server is told.
+    fn check_given(&self, index: u32, client: &mut Client) -> Option<Message> {
+        let ip = IpAddr::from(client.given()?);
+        let address = self.network.interface(index)?.address(ip)?;
+        if address.state != AddressState::Duplicate {
+            return None;
+        }
+        log!("net: another machine has the address {ip}");
+        let _ = self.network.remove_address(index, ip);
+        client.decline(now())
     }
 
     /// Ends the checks that no machine has answered; the link-local address lets the interface ask
