@@ -19,6 +19,8 @@ pub struct NameOptions {
     pub reuse_port: bool,
     /// An IPv6 socket excludes IPv4.
     pub v6_only: bool,
+    /// The number of the only interface that its packets use (`SO_BINDTODEVICE`); 0 for all.
+    pub interface: u32,
     /// The user that created the socket.
     pub user: u32,
     /// The inode number that the kernel gave the socket.
@@ -32,6 +34,7 @@ impl NameOptions {
             cover: Cover::of(ip, self.v6_only),
             reuse_address: self.reuse_address,
             reuse_port: self.reuse_port,
+            interface: self.interface,
             user: self.user,
             listening: false,
             automatic: false,
@@ -48,6 +51,8 @@ pub struct Binding {
     pub reuse_address: bool,
     /// `SO_REUSEPORT` at the time of binding.
     pub reuse_port: bool,
+    /// The number of its only interface; 0 for all.
+    pub interface: u32,
     /// The owner: only sockets of one user share a port by `SO_REUSEPORT`.
     pub user: u32,
     /// Accepts connections.
@@ -102,6 +107,10 @@ impl Ports {
     fn conflicts(&self, port: u16, new: &Binding, except: Option<Hold>) -> bool {
         self.of(port).any(|(number, old)| {
             if except == Some(Hold { port, number }) || !old.cover.overlaps(&new.cover) {
+                return false;
+            }
+            // Sockets of different interfaces do not meet.
+            if old.interface != new.interface && old.interface != 0 && new.interface != 0 {
                 return false;
             }
             let by_address = old.reuse_address

@@ -8,11 +8,12 @@ use std::{
     time::Duration,
 };
 
-use common::tap::{OWN, Tap, ip, packet, set_sum};
+use abi::Errno;
+use common::tap::{self, OWN, Tap, ip, packet, set_sum};
 use net::{
     Stack,
     configure::How,
-    ip::{AddressState, Origin},
+    ip::{Address, AddressState, Origin, Prefix},
 };
 use nucleus::{
     sim::{Random, on_machines},
@@ -96,7 +97,32 @@ fn query(bytes: &[u8]) -> (u8, [u8; 6], Ipv4Addr, Ipv4Addr) {
     (bytes[42 + 242], mac, ip(26), ip(30))
 }
 
+/// Gets an address from a server.
 fn lease(stack: &Stack, tap: &Tap) {
+    ask(stack, tap);
+    assert!(!stack.network().is_own(GIVEN.into()));
+    // Sleeps may be long: each of these does what is due.
+    (0..5).for_each(|_| pass(stack, 100));
+    let probes = tap.take();
+    assert!(
+        probes.len() > 1 && probes.iter().all(|bytes| is_probe(bytes)),
+        "{probes:x?}"
+    );
+    assert!(stack.configurator().is_settled());
+}
+
+/// Tells whether a packet asks all machines who has the address.
+fn is_probe(bytes: &[u8]) -> bool {
+    bytes[..6] == [0xff; 6]
+        && bytes[12..14] == [8, 6]
+        && bytes[21] == 1
+        && bytes[22..28] == OWN
+        && bytes[28..32] == [0; 4]
+        && bytes[38..42] == GIVEN.octets()
+}
+
+/// Asks a server for an address, which gives it.
+fn ask(stack: &Stack, tap: &Tap) {
     pass(stack, 1);
     let sent = tap.take();
     assert_eq!(
@@ -109,7 +135,46 @@ fn lease(stack: &Stack, tap: &Tap) {
     assert_eq!(query(&sent[0]).0, 3, "a request for what was offered");
     assert!(!stack.configurator().is_settled());
     stack.receive(2, packet(&answer(&sent[0], 5, |_| {})));
-    assert!(stack.configurator().is_settled());
+    assert!(!stack.configurator().is_settled());
+}
+
+#[test]
+fn a_given_address_of_another_machine_is_declined() {
+    on_machines(1, |_| {
+        for by_question in [false, true] {
+            let (stack, tap) = machine(DHCP);
+            ask(&stack, &tap);
+            pass(&stack, 50);
+            assert!(tap.take().iter().all(|bytes| is_probe(bytes)));
+            let none = Ipv4Addr::UNSPECIFIED;
+            let claim = match by_question {
+                false => tap::arp(GIVEN, none, 2),
+                true => tap::arp(none, GIVEN, 1),
+            };
+            stack.receive(2, packet(&claim));
+            pass(&stack, 1_000);
+            let sent = tap.take();
+            let declined = sent.last().unwrap();
+            assert_eq!(query(declined), (4, [0xff; 6], none, Ipv4Addr::BROADCAST));
+            let options = &declined[42 + 240..];
+            let has = |option: &[u8]| options.windows(6).any(|bytes| bytes == option);
+            let named = |kind: u8, ip: Ipv4Addr| [&[kind, 4][..], &ip.octets()].concat();
+            assert!(has(&named(50, GIVEN)) && has(&named(54, SERVER)));
+            assert!(!stack.network().is_own(GIVEN.into()));
+            assert_eq!(
+                stack.network().interface(2).unwrap().addresses().unwrap(),
+                []
+            );
+            assert!(!stack.configurator().is_settled());
+            // Ten seconds at least: the server may give it again and again.
+            pass(&stack, 8_000);
+            assert!(tap.take().is_empty());
+            pass(&stack, 2_000);
+            tap.take();
+            stack.note_carrier(2);
+            lease(&stack, &tap);
+        }
+    });
 }
 
 #[test]
@@ -136,9 +201,9 @@ fn an_address_is_renewed_and_lost_when_no_server_answers() {
         let (stack, tap) = machine(DHCP);
         lease(&stack, &tap);
         // Half of the 240 seconds.
-        pass(&stack, 119_000);
+        pass(&stack, 115_000);
         assert!(tap.take().is_empty());
-        pass(&stack, 2_000);
+        pass(&stack, 6_000);
         let sent = tap.take();
         // The server's address on the link is asked for first.
         assert_eq!(sent[0][12..14], [8, 6], "{sent:x?}");
@@ -297,6 +362,74 @@ fn routers_are_asked_and_what_they_say_is_used_for_as_long_as_they_say() {
     });
 }
 
+/// Switches that look into MLD pass a group's packets to its members only.
+#[test]
+fn the_link_is_told_of_the_groups_in_which_neighbours_look_for_addresses() {
+    on_machines(1, |_| {
+        let (stack, tap) = machine(V6);
+        let network = stack.network();
+        let group = |ip: Ipv6Addr| {
+            let [.., a, b, c] = ip.octets();
+            Ipv6Addr::new(
+                0xff02,
+                0,
+                0,
+                0,
+                0,
+                1,
+                0xff00 | u16::from(a),
+                u16::from_be_bytes([b, c]),
+            )
+        };
+        let reports = || -> Vec<_> {
+            let sent = tap.take_packets().into_iter();
+            sent.filter_map(|(bytes, ..)| tap::report(&bytes)).collect()
+        };
+        let link = own(0xfe80);
+        let none = Ipv6Addr::UNSPECIFIED;
+        let first = tap.take_packets();
+        // Before the check, whose answers go to the group.
+        assert_eq!(tap::report(&first[0].0), Some((131, none, group(link))));
+        assert_eq!(first[1].0[54], 135);
+        pass(&stack, 1_100);
+        assert_eq!(reports(), [(131, link, group(link))], "with a source");
+        let ip: Ipv6Addr = "fd55::1:2:3".parse().unwrap();
+        network.add_address(2, ip.into(), 64).unwrap();
+        assert_eq!(reports(), [(131, link, group(ip))]);
+        // Two addresses, one group.
+        let other: Ipv6Addr = "fd66::1:2:3".parse().unwrap();
+        network.add_address(2, other.into(), 64).unwrap();
+        network.remove_address(2, ip.into()).unwrap();
+        assert_eq!(reports(), []);
+        stack.note_carrier(2);
+        let all = [(131, link, group(link)), (131, link, group(other))];
+        assert_eq!(reports(), all);
+        network.remove_address(2, other.into()).unwrap();
+        assert_eq!(reports(), [(132, link, group(other))]);
+        network.set_up(2, false).unwrap();
+        assert_eq!(reports(), []);
+        network.set_up(2, true).unwrap();
+        assert_eq!(reports(), [(131, link, group(link))]);
+    });
+}
+
+/// A message of a machine that has an address, or wants it as well.
+fn claim(target: Ipv6Addr, is_question: bool) -> Vec<u8> {
+    let all = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+    let (from, kind) = match is_question {
+        false => (target, 136),
+        true => (Ipv6Addr::UNSPECIFIED, 135),
+    };
+    let mut message = vec![kind, 0, 0, 0, 0x20, 0, 0, 0];
+    message.extend(target.octets());
+    if !is_question {
+        message.extend([2, 1, 2, 9, 9, 9, 9, 9]);
+    }
+    let ends = (from.into(), all.into());
+    set_sum(ends, 58, &mut message, 2);
+    ip(ends, 58, &message, |header| header[7] = 255)
+}
+
 #[test]
 fn an_address_of_another_machine_is_not_used() {
     on_machines(1, |_| {
@@ -304,19 +437,7 @@ fn an_address_of_another_machine_is_not_used() {
             let (stack, tap) = machine(V6);
             tap.take();
             let target = own(0xfe80);
-            let all = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-            let (from, kind) = match by_question {
-                false => (target, 136),
-                true => (Ipv6Addr::UNSPECIFIED, 135),
-            };
-            let mut message = vec![kind, 0, 0, 0, 0x20, 0, 0, 0];
-            message.extend(target.octets());
-            if !by_question {
-                message.extend([2, 1, 2, 9, 9, 9, 9, 9]);
-            }
-            let ends = (from.into(), all.into());
-            set_sum(ends, 58, &mut message, 2);
-            stack.receive(2, packet(&ip(ends, 58, &message, |header| header[7] = 255)));
+            stack.receive(2, packet(&claim(target, by_question)));
             pass(&stack, 5_000);
             let network = stack.network();
             assert!(!network.is_own(target.into()));
@@ -334,6 +455,47 @@ fn an_address_of_another_machine_is_not_used() {
                 "no question for routers without an address"
             );
         }
+    });
+}
+
+#[test]
+fn an_address_that_a_program_sets_is_checked_too() {
+    on_machines(1, |_| {
+        let stack = Stack::new();
+        let tap = Arc::new(Tap::default());
+        let network = stack.network();
+        network.add_interface(tap.clone()).unwrap();
+        let put = |text: &str, bits| {
+            let ip: IpAddr = text.parse().unwrap();
+            let prefix = Prefix::new(ip, bits).unwrap();
+            let address = Address::lasting(ip, prefix, Origin::Static);
+            stack.configurator().put_address(2, address).unwrap();
+            ip
+        };
+        let state = |ip| network.interface(2).unwrap().address(ip).unwrap().state;
+        let (good, bad) = (put("fd55::1", 48), put("fd55::2", 48));
+        let questions = tap.take();
+        assert!(questions.iter().all(|bytes| bytes[54] == 135) && questions.len() == 2);
+        assert_eq!(state(good), AddressState::Tentative);
+        let IpAddr::V6(target) = bad else {
+            unreachable!()
+        };
+        stack.receive(2, packet(&claim(target, false)));
+        pass(&stack, 1_100);
+        assert_eq!(state(good), AddressState::Valid);
+        assert_eq!(state(bad), AddressState::Duplicate);
+        let route = network.route("fd55::9".parse().unwrap()).unwrap();
+        assert_eq!(route.source, good, "with the network of the program");
+        // Nothing is asked about an address that it has, and about those of IPv4.
+        put("fd55::1", 48);
+        assert_eq!(state(good), AddressState::Valid);
+        assert_eq!(state(put("10.1.0.1", 24)), AddressState::Valid);
+        assert!(tap.take().is_empty());
+        // The interface may still configure itself.
+        stack.configurator().add(2, V6).unwrap();
+        assert_eq!(stack.configurator().add(2, V6), Err(Errno::EEXIST));
+        pass(&stack, 1_100);
+        assert!(network.is_own(own(0xfe80).into()));
     });
 }
 

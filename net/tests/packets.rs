@@ -12,7 +12,7 @@ use std::{
 };
 
 use abi::Errno;
-use common::{MS, Pair, exchange, pattern, receive, send};
+use common::{MS, Pair, exchange, pattern, receive, send, tap};
 use net::{
     Family, Stack,
     ip::Prefix,
@@ -21,7 +21,8 @@ use net::{
 };
 use nucleus::{
     frame,
-    sim::{Random, Together, on_machines},
+    sim::{Gate, Random, Together, below, on_machines, on_machines_with},
+    sync::{Rank, SpinLock},
     task::{self, Sleep, WaitQueue},
     time,
 };
@@ -157,6 +158,56 @@ fn calls_see_what_packets_have_brought() {
         for socket in [server, client, listener] {
             socket.close(true);
         }
+    });
+}
+
+/// A peer's answer may arrive on another CPU before `connect` is over.
+#[test]
+fn an_answer_at_once_ends_connect() {
+    /// Packets that arrive at the same time.
+    const ANSWERS: usize = 2;
+    on_machines_with("answer at once", 2..=3, 2048, 100, || {
+        let (stack, card) = tap::machine();
+        let stack = Arc::new(stack);
+        let there = SocketAddr::new(tap::address(Family::V4, 100), 80);
+        let client = stack.tcp_socket(Family::V4, Options::default());
+        let (sent, ready) = (Gate::new(), Gate::new());
+        let (is_sent, are_ready) = (sent.clone(), ready.clone());
+        let step = SpinLock::new(Rank::Leaf, ());
+        // The answers are there when the card returns from the call that sends the SYN.
+        let then = move || {
+            is_sent.pass();
+            are_ready.wait_for(ANSWERS);
+            for _ in 0..below(12) {
+                drop(step.lock());
+            }
+        };
+        assert!(card.then.set(Box::new(then)).is_ok());
+        let all = Arc::new(Together::default());
+        let syn = Arc::new(std::sync::Mutex::new(Vec::new()));
+        for _ in 0..ANSWERS {
+            let (stack, card, syn) = (stack.clone(), card.clone(), syn.clone());
+            let (sent, ready) = (sent.clone(), ready.clone());
+            all.spawn(move || {
+                sent.wait_for(1);
+                let answer = {
+                    let mut syn = syn.lock().unwrap();
+                    syn.append(&mut card.take());
+                    let (syn, _) = tap::transport(&syn[0]).unwrap();
+                    let port = u16::from_be_bytes([syn[0], syn[1]]);
+                    let number = u32::from_be_bytes([syn[4], syn[5], syn[6], syn[7]]);
+                    let ends = (there, SocketAddr::new(tap::address(Family::V4, 2), port));
+                    tap::tcp(ends, 5000, number + 1, tap::SYN | tap::ACK, &[])
+                };
+                let answer = tap::packet(&answer);
+                ready.pass();
+                stack.receive(2, answer);
+            });
+        }
+        client.connect(there).unwrap();
+        all.join();
+        assert_eq!(client.phase(), Phase::Connected);
+        client.close(true);
     });
 }
 

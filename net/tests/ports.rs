@@ -43,6 +43,7 @@ struct Bound {
     reuse_address: bool,
     reuse_port: bool,
     user: u32,
+    interface: u32,
     listening: bool,
 }
 
@@ -54,7 +55,8 @@ impl Bound {
             && other.reuse_address
             && !(rule == Rule::UnlessListening && other.listening);
         let by_port = self.reuse_port && other.reuse_port && self.user == other.user;
-        by_address || by_port || self.addresses.is_disjoint(&other.addresses)
+        let are_apart = self.interface != other.interface && self.interface * other.interface != 0;
+        by_address || by_port || are_apart || self.addresses.is_disjoint(&other.addresses)
     }
 }
 
@@ -80,6 +82,7 @@ fn who_may_share_a_port() {
                         reuse_address: random.below(2) == 0,
                         reuse_port: random.below(3) == 0,
                         user: random.below(2) as u32,
+                        interface: random.below(8).saturating_sub(5) as u32,
                         listening: false,
                         automatic: false,
                     };
@@ -90,6 +93,7 @@ fn who_may_share_a_port() {
                         reuse_address: binding.reuse_address,
                         reuse_port: binding.reuse_port,
                         user: binding.user,
+                        interface: binding.interface,
                         listening: false,
                     };
                     let result = ports.bind(port, binding);

@@ -1,11 +1,11 @@
 //! A client of DHCP (RFC 2131 4.4): what to send, and what follows from an answer.
 //!
 //! ```text
-//!            ┌──────── an address is refused, or its time is over ────────┐
-//!            ▼                                                            │
-//! ─▶ Discovering ─ offer ─▶ Requesting ─ ack ─▶ Bound ─ T1 ─▶ Renewing ─ T2 ─▶ Rebinding
-//!                                                 ▲               │                │
-//!                                                 └───── ack ─────┴────── ack ─────┘
+//!       ┌────── an address is refused, another machine has it, or its time is over ──────┐
+//!       ▼                                                                                │
+//! ─▶ Discovering ─ offer ─▶ Requesting ─ ack ─▶ Probing ─▶ Bound ─ T1 ─▶ Renewing ─ T2 ─▶ Rebinding
+//!                                                            ▲              │              │
+//!                                                            └──── ack ─────┴───── ack ────┘
 //! ```
 
 use core::net::Ipv4Addr;
@@ -18,6 +18,12 @@ const SECOND: u64 = 1_000_000_000;
 const SLOWEST: u64 = 64;
 /// Questions for an offered address before it is given up.
 const MOST_REQUESTS: u32 = 4;
+/// Questions whether another machine has an address, and the time between them, in nanoseconds.
+/// RFC 5227 has three and up to seven seconds, for links of its time; every start would wait.
+const PROBES: u32 = 2;
+const PROBE: u64 = SECOND / 10;
+/// The time after which a server is asked again for another address, in seconds (RFC 2131 3.1).
+const DECLINED: u64 = 10;
 /// The least time between two questions for more time, in seconds (RFC 2131 4.4.5).
 const LEAST_RENEWAL: u64 = 60;
 /// A lease is for at least so long, whatever a server says: renewals are no flood.
@@ -29,6 +35,7 @@ const FOR_EVER: u32 = u32::MAX;
 enum Phase {
     Discovering,
     Requesting,
+    Probing,
     Bound,
     Renewing,
     Rebinding,
@@ -75,6 +82,8 @@ pub struct Message {
 /// What has changed.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
+    /// A server has given an address, which may be used when no other machine has it.
+    Given(Lease),
     /// There is an address, or it is there for longer.
     Leased(Lease),
     /// The address must not be used any more.
@@ -94,6 +103,8 @@ pub struct Client {
     asked: u32,
     asked_at: u64,
     offer: Option<Reply>,
+    /// An address that is being probed.
+    given: Option<Lease>,
     lease: Option<Lease>,
 }
 
@@ -108,6 +119,7 @@ impl Client {
             asked: 0,
             asked_at: now,
             offer: None,
+            given: None,
             lease: None,
         }
     }
@@ -125,6 +137,27 @@ impl Client {
     /// Returns the lease.
     pub fn lease(&self) -> Option<&Lease> {
         self.lease.as_ref()
+    }
+
+    /// Returns the address that is being probed.
+    pub fn given(&self) -> Option<Ipv4Addr> {
+        self.given.map(|lease| lease.reply.ip)
+    }
+
+    /// Another machine has the address that is being probed: returns what the server is told.
+    pub fn decline(&mut self, now: u64) -> Option<Message> {
+        let reply = self.given.take()?.reply;
+        let query = Query {
+            kind: Kind::Decline,
+            number: self.number,
+            mac: self.mac,
+            own: None,
+            wanted: Some(reply.ip),
+            server: Some(reply.server),
+        };
+        self.enter(Phase::Discovering, now);
+        self.due = Some(now + DECLINED * SECOND);
+        Some(Message { query, to: None })
     }
 
     /// Returns when [`run`](Client::run) is to be called, in nanoseconds since boot.
@@ -145,6 +178,7 @@ impl Client {
         self.phase = phase;
         self.asked = 0;
         self.due = Some(now);
+        self.given = None;
         self.number = self.number.wrapping_add(1);
     }
 
@@ -165,6 +199,18 @@ impl Client {
             } else if now >= renew && self.phase == Phase::Bound {
                 self.enter(Phase::Renewing, now);
             }
+        }
+        if let Some(lease) = self.given {
+            if self.asked < PROBES {
+                self.asked += 1;
+                self.due = Some(now + PROBE);
+                return (None, Some(Event::Given(lease)));
+            }
+            self.given = None;
+            self.lease = Some(lease);
+            self.phase = Phase::Bound;
+            self.due = lease.times.map(|[renew, ..]| renew);
+            return (None, Some(Event::Leased(lease)));
         }
         if self.phase == Phase::Requesting && self.asked >= MOST_REQUESTS {
             self.enter(Phase::Discovering, now);
@@ -245,8 +291,15 @@ impl Client {
                     return None;
                 }
                 let lease = Lease::new(reply, self.asked_at);
-                self.phase = Phase::Bound;
                 self.offer = None;
+                if self.phase == Phase::Requesting {
+                    self.phase = Phase::Probing;
+                    self.given = Some(lease);
+                    self.asked = 0;
+                    self.due = Some(now);
+                    return None;
+                }
+                self.phase = Phase::Bound;
                 self.due = lease.times.map(|[renew, ..]| renew);
                 let old = self.lease.replace(lease);
                 if let Some(old) = old.filter(|old| old.reply.ip != reply.ip) {

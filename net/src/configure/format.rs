@@ -45,6 +45,7 @@ pub enum Kind {
     Discover = 1,
     Offer = 2,
     Request = 3,
+    Decline = 4,
     Ack = 5,
     Nak = 6,
 }
@@ -116,18 +117,21 @@ impl Query {
         if let Some(server) = self.server {
             put(option::SERVER, &server.octets());
         }
-        put(option::LONGEST, &(MOST as u16).to_be_bytes());
-        let list = [
-            option::MASK,
-            option::ROUTER,
-            option::DNS,
-            option::DOMAIN,
-            option::MTU,
-            option::LEASE,
-            option::RENEW,
-            option::REBIND,
-        ];
-        put(option::LIST, &list);
+        // A message that has no answer asks for nothing.
+        if self.kind != Kind::Decline {
+            put(option::LONGEST, &(MOST as u16).to_be_bytes());
+            let list = [
+                option::MASK,
+                option::ROUTER,
+                option::DNS,
+                option::DOMAIN,
+                option::MTU,
+                option::LEASE,
+                option::RENEW,
+                option::REBIND,
+            ];
+            put(option::LIST, &list);
+        }
         bytes[at] = option::END;
         bytes
     }

@@ -102,6 +102,12 @@ pub struct Configurator {
     changed: WaitQueue,
 }
 
+/// Returns an address that an interface makes of a network of 64 bits.
+fn made(ip: Ipv6Addr, origin: Origin) -> Option<Address> {
+    let prefix = Prefix::new(ip.into(), 64)?;
+    Some(Address::lasting(ip.into(), prefix, origin))
+}
+
 impl Configurator {
     /// Without interfaces.
     pub fn new(network: Arc<Network>, alarm: Arc<Alarm>) -> Configurator {
@@ -121,27 +127,67 @@ impl Configurator {
         let interface = self.network.interface(index).ok_or(Errno::ENODEV)?;
         let mac = interface.mac().ok_or(Errno::EINVAL)?;
         let mut all = self.all.lock();
-        if all.iter().any(|it| it.index == index) {
+        let own = self.known(&mut all, index, mac)?;
+        if own.client.is_some() || own.v6.is_some() {
             return Err(Errno::EEXIST);
         }
-        all.try_reserve(1)?;
         let number = random::u64() as u32;
-        let mut own = Automatic {
-            index,
-            mac,
-            client: how.dhcp.then(|| Client::new(mac, number, now())),
-            v6: how.v6.then_some(Questions {
-                asked: 0,
-                due: None,
-            }),
-            checks: Vec::new(),
-            servers: [None; MOST_SERVERS],
-        };
-        if how.v6 {
-            let ip = router::own(LINK_LOCAL, mac);
-            self.begin_check(&mut own, ip, Origin::Kernel, None);
+        own.client = how.dhcp.then(|| Client::new(mac, number, now()));
+        own.v6 = how.v6.then_some(Questions {
+            asked: 0,
+            due: None,
+        });
+        if how.v6
+            && let Some(address) = made(router::own(LINK_LOCAL, mac), Origin::Kernel)
+        {
+            // Without memory it has no address.
+            let _ = self.begin_check(own, address);
         }
-        all.push(own);
+        drop(all);
+        self.alarm.set(Some(0));
+        Ok(())
+    }
+
+    /// Returns what is known of an interface; adds it if it is new.
+    fn known<'a>(
+        &self,
+        all: &'a mut Vec<Automatic>,
+        index: u32,
+        mac: Mac,
+    ) -> Result<&'a mut Automatic> {
+        let at = match all.iter().position(|it| it.index == index) {
+            Some(at) => at,
+            None => {
+                all.retain(|it| self.network.interface(it.index).is_some());
+                all.try_reserve(1)?;
+                all.push(Automatic {
+                    index,
+                    mac,
+                    client: None,
+                    v6: None,
+                    checks: Vec::new(),
+                    servers: [None; MOST_SERVERS],
+                });
+                all.len() - 1
+            }
+        };
+        Ok(&mut all[at])
+    }
+
+    /// Gives an interface an address that a program has chosen, or changes one that it has. One of
+    /// IPv6 is valid when no other machine on the link has said that it has it (RFC 4862 5.4).
+    ///
+    /// # Errors
+    /// `ENODEV`, `ENOMEM`, `ENOBUFS` if there are too many.
+    pub fn put_address(&self, index: u32, address: Address) -> Result<()> {
+        let interface = self.network.interface(index).ok_or(Errno::ENODEV)?;
+        let is_unknown = address.ip.is_ipv6() && interface.is_up() && !interface.has(address.ip);
+        let Some(mac) = interface.mac().filter(|_| is_unknown) else {
+            return self.network.put_address(index, address);
+        };
+        let mut all = self.all.lock();
+        let own = self.known(&mut all, index, mac)?;
+        self.begin_check(own, address)?;
         drop(all);
         self.alarm.set(Some(0));
         Ok(())
@@ -152,6 +198,10 @@ impl Configurator {
         let mut all = self.all.lock();
         if let Some(own) = all.iter_mut().find(|it| it.index == index) {
             if let Some(client) = &mut own.client {
+                if let Some(ip) = client.given() {
+                    // It is given anew, perhaps by the server of another network.
+                    let _ = self.network.remove_address(index, ip.into());
+                }
                 client.restart(now());
             }
             if let Some(questions) = &mut own.v6 {
@@ -358,9 +408,16 @@ impl Configurator {
                     return;
                 };
                 let of_routers = addresses.iter().filter(|it| it.origin == Origin::Router);
-                if of_routers.count() < MOST_OF_ROUTERS {
-                    let times = Some((until(preferred), until(valid)));
-                    self.begin_check(own, ip, Origin::Router, times);
+                if of_routers.count() < MOST_OF_ROUTERS
+                    && let Some(address) = made(ip, Origin::Router)
+                {
+                    let address = Address {
+                        preferred_until: until(preferred),
+                        valid_until: until(valid),
+                        ..address
+                    };
+                    // Without memory there is none.
+                    let _ = self.begin_check(own, address);
                 }
             }
             Some(old) if old.origin == Origin::Router => {
@@ -383,36 +440,27 @@ impl Configurator {
         }
     }
 
-    /// Asks other machines whether they have an address; the interface has it when none answers.
-    fn begin_check(
-        &self,
-        own: &mut Automatic,
-        ip: Ipv6Addr,
-        origin: Origin,
-        times: Option<(Option<u64>, Option<u64>)>,
-    ) {
-        let Some(prefix) = Prefix::new(ip.into(), 64) else {
-            return;
+    /// Asks other machines whether they have an address of IPv6; the interface has it when none
+    /// answers.
+    fn begin_check(&self, own: &mut Automatic, address: Address) -> Result<()> {
+        let IpAddr::V6(ip) = address.ip else {
+            return Err(Errno::EINVAL);
         };
-        let (preferred_until, valid_until) = times.unwrap_or((None, None));
+        own.checks.try_reserve(1)?;
         let address = Address {
             state: AddressState::Tentative,
-            preferred_until,
-            valid_until,
-            ..Address::lasting(ip.into(), prefix, origin)
+            ..address
         };
-        if own.checks.try_reserve(1).is_err() {
-            return;
-        }
-        if self.network.put_address(own.index, address).is_ok() {
-            own.checks.push((ip, now() + CHECK));
-            self.network.ask_for_owner(own.index, ip);
-        }
+        self.network.put_address(own.index, address)?;
+        own.checks.retain(|(other, _)| *other != ip);
+        own.checks.push((ip, now() + CHECK));
+        self.network.ask_for_owner(own.index, ip.into());
+        Ok(())
     }
 
     /// Does what a change of the client's lease asks for.
     fn apply(&self, index: u32, event: Event) {
-        let (Event::Leased(lease) | Event::Lost(lease)) = event;
+        let (Event::Given(lease) | Event::Leased(lease) | Event::Lost(lease)) = event;
         let reply = lease.reply;
         let ip = IpAddr::from(reply.ip);
         let (Some(prefix), Some(all)) = (Prefix::new(ip, reply.bits), Prefix::all(ip)) else {
@@ -431,7 +479,21 @@ impl Configurator {
             ..Address::lasting(ip, prefix, Origin::Dhcp)
         };
         let interface = self.network.interface(index);
-        let is_new = interface.is_some_and(|it| it.address(ip).is_none());
+        let is_new = interface.is_some_and(|it| !it.has(ip));
+        if let Event::Given(_) = event {
+            let address = Address {
+                state: AddressState::Tentative,
+                ..address
+            };
+            // An answer to an earlier question counts.
+            let is_known = || self.network.interface(index)?.address(ip);
+            if is_known().is_none() {
+                // Without memory it is not probed.
+                let _ = self.network.put_address(index, address);
+            }
+            self.network.ask_for_owner(index, ip);
+            return;
+        }
         let mut result = self.network.put_address(index, address);
         if let Some(router) = reply.router {
             result = result.and_then(|()| {
@@ -467,6 +529,9 @@ impl Configurator {
         let mut has_changed = false;
         for own in &mut *all {
             if let Some(client) = &mut own.client {
+                if let Some(message) = self.check_given(own.index, client) {
+                    self.send(own.index, &message);
+                }
                 let (message, event) = client.run(now());
                 if let Some(event) = event {
                     self.apply(own.index, event);
@@ -497,6 +562,19 @@ impl Configurator {
         next
     }
 
+    /// Gives up the address that a server has given if another machine has it; returns what the
+    /// server is told.
+    fn check_given(&self, index: u32, client: &mut Client) -> Option<Message> {
+        let ip = IpAddr::from(client.given()?);
+        let address = self.network.interface(index)?.address(ip)?;
+        if address.state != AddressState::Duplicate {
+            return None;
+        }
+        log!("net: another machine has the address {ip}");
+        let _ = self.network.remove_address(index, ip);
+        client.decline(now())
+    }
+
     /// Ends the checks that no machine has answered; the link-local address lets the interface ask
     /// for routers.
     fn end_checks(&self, own: &mut Automatic) {
@@ -517,10 +595,12 @@ impl Configurator {
                         ..address
                     };
                     let _ = self.network.put_address(*index, address);
-                    if ip.is_unicast_link_local()
-                        && let Some(questions) = v6
-                    {
-                        questions.due = Some(now());
+                    if ip.is_unicast_link_local() {
+                        // Reports without a source may have been ignored (RFC 3590).
+                        self.network.tell_of_groups(*index);
+                        if let Some(questions) = v6 {
+                            questions.due = Some(now());
+                        }
                     }
                 }
                 Some(_) => log!("net: another machine has the address {ip}"),

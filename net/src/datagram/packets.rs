@@ -305,7 +305,7 @@ impl Socket {
             && inner.local.is_none_or(|local| local.ip() == packet.to)
             && inner.remote.is_none_or(|peer| peer.ip() == packet.from)
             && !inner.read_shut
-            && (at == 0 || [0, at].contains(&inner.options.interface))
+            && (at == 0 || [0, at].contains(&inner.options.name.interface))
             && !(is_icmp && packet.kind.is_some_and(|kind| inner.filter.blocks(kind)))
     }
 

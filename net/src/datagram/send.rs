@@ -118,7 +118,7 @@ impl Socket {
         if self.protocol() == Protocol::UdpLite {
             return Err(Errno::ENETUNREACH);
         }
-        let mut by = [interface, options.interface]
+        let mut by = [interface, options.name.interface]
             .into_iter()
             .find(|it| *it != 0);
         if to.is_multicast() && by.is_none() && options.multicast_interface != 0 {

@@ -45,9 +45,6 @@ pub struct Options {
     pub broadcast: bool,
     /// Bytes.
     pub receive_buffer: usize,
-    /// The number of the only interface where datagrams arrive and leave (`SO_BINDTODEVICE`); 0 for
-    /// all.
-    pub interface: u32,
     /// The number of the interface where datagrams to groups leave; 0 leaves that to the routes.
     pub multicast_interface: u32,
     /// Datagrams are not cut into fragments (`IP_MTU_DISCOVER`).
@@ -73,7 +70,6 @@ impl Default for Options {
             name: NameOptions::default(),
             broadcast: false,
             receive_buffer: RECEIVE_BUFFER,
-            interface: 0,
             multicast_interface: 0,
             is_whole: false,
             has_header: false,
@@ -245,7 +241,18 @@ impl Socket {
 
     /// Changes options.
     pub fn set_options(&self, change: impl FnOnce(&mut Options)) {
-        change(&mut self.inner().options);
+        let (old, new, hold) = {
+            let mut inner = self.inner();
+            let old = inner.options.name;
+            change(&mut inner.options);
+            (old, inner.options.name, inner.hold)
+        };
+        if let Some(hold) = hold.filter(|_| old.interface != new.interface) {
+            let mut table = self.table();
+            table
+                .ports
+                .change(hold, |binding| binding.interface = new.interface);
+        }
     }
 
     /// Gives the socket a name. Port 0 lets the stack choose a port. A raw socket receives only

@@ -226,7 +226,7 @@ fn spread(from: SocketAddr) -> usize {
 /// Returns how well a socket fits a datagram; 0 means that it must not receive it.
 fn score(socket: &Socket, from: SocketAddr, to: IpAddr, interface: u32) -> u32 {
     let inner = socket.inner();
-    if interface != 0 && ![0, interface].contains(&inner.options.interface) {
+    if interface != 0 && ![0, interface].contains(&inner.options.name.interface) {
         return 0;
     }
     let connected = match inner.remote {

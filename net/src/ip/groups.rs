@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{
-    ICMP_V6, IGMP,
+    Family, ICMP_V6, IGMP,
     input::Received,
     interface::{Interface, LOOPBACK},
     network::Network,
@@ -155,6 +155,21 @@ impl Network {
         }
     }
 
+    /// Tells an interface's link of all its groups: it is there again, or a report can have a
+    /// source now.
+    pub fn tell_of_groups(&self, index: u32) {
+        let Some(interface) = self.interface(index) else {
+            return;
+        };
+        for family in [Family::V4, Family::V6] {
+            let mut last = family.unspecified();
+            while let Some(group) = self.group_behind(index, last) {
+                self.tell_of_group(&interface, group, true);
+                last = group;
+            }
+        }
+    }
+
     /// Returns the next group of an interface and of the same version of IP behind one.
     fn group_behind(&self, index: u32, last: IpAddr) -> Option<IpAddr> {
         use core::ops::Bound::{Excluded, Unbounded};
@@ -220,7 +235,8 @@ impl Network {
                 to.into()
             }
         };
-        if let Ok(route) = self.route_by(to, Some(interface.index())) {
+        // The interface may have no address yet (RFC 3590).
+        if let Ok(route) = self.link(interface.index(), to) {
             self.send_made(&route, to, head, fbuf::Aggregate::new());
         }
     }

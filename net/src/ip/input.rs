@@ -356,6 +356,11 @@ impl Network {
         let (Some(arp), Some(own)) = (Arp::read(&bytes), interface.features().mac) else {
             return;
         };
+        let is_probe = !arp.is_reply && arp.from.is_unspecified();
+        let claimed = if is_probe { arp.to } else { arp.from };
+        if self.has_doubt(interface, claimed.into()) {
+            return;
+        }
         let is_ours = interface.has(arp.to.into());
         if self.is_own(arp.from.into()) || interface.is_broadcast(arp.from) {
             // Another machine claims an address of ours, or one that no machine has.
@@ -423,8 +428,8 @@ impl Network {
         }
     }
 
-    /// Notes that another machine has, or wants, an address that this one is about to use (RFC 4862
-    /// 5.4.3). Returns whether it was so.
+    /// Notes that another machine has, or wants, an address that this one is about to use (RFC 5227
+    /// 2.1.1, RFC 4862 5.4.3). Returns whether it was so.
     fn has_doubt(&self, interface: &Interface, ip: IpAddr) -> bool {
         let Some(own) = interface.address(ip) else {
             return false;

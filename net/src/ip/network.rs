@@ -16,6 +16,7 @@ use nucleus::{
 use super::{
     address::{self, Prefix},
     errors::{Budget, Refusal, Report},
+    ethernet,
     fragments::Fragments,
     groups::Groups,
     input::Received,
@@ -129,6 +130,15 @@ fn is_for_many(to: IpAddr) -> bool {
     match to {
         IpAddr::V4(to) => to.is_multicast() || to.is_broadcast(),
         IpAddr::V6(to) => to.is_multicast(),
+    }
+}
+
+/// Returns the group in which neighbours look for an address (RFC 4861 7.2.1), if they do.
+fn solicited_group(interface: &Interface, ip: IpAddr) -> Option<IpAddr> {
+    interface.mac()?;
+    match ip {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(ip) => Some(ethernet::solicited_group(ip).into()),
     }
 }
 
@@ -400,6 +410,9 @@ impl Network {
         let interface = self.interface(index).ok_or(Errno::ENODEV)?;
         interface.set_up(is_up);
         self.note(Change::Interface(index));
+        if is_up {
+            self.tell_of_groups(index);
+        }
         Ok(())
     }
 
@@ -419,6 +432,9 @@ impl Network {
         if let Some(interface) = self.interface(index) {
             interface.traffic.carrier_changes.fetch_add(1, Relaxed);
             self.note(Change::Interface(index));
+            if interface.has_carrier() {
+                self.tell_of_groups(index);
+            }
         }
     }
 
@@ -444,8 +460,11 @@ impl Network {
         let interface = self.interface(index).ok_or(Errno::ENODEV)?;
         // There is room for it, so that nothing is half done.
         self.own.lock().try_reserve(1)?;
-        interface.put_address(address)?;
+        let is_new = interface.put_address(address)?;
         self.note_own(address.ip);
+        if is_new && let Some(group) = solicited_group(&interface, address.ip) {
+            self.join(group, index);
+        }
         if address.state == AddressState::Valid && !address.is_alone && !interface.is_loopback() {
             self.put_route(RouteEntry {
                 origin: Origin::Kernel,
@@ -490,6 +509,9 @@ impl Network {
             (old, !has_more)
         };
         self.note_own(ip);
+        if let Some(group) = solicited_group(&interface, ip) {
+            self.leave(group, index);
+        }
         if is_last {
             // It may have been removed, or never have come.
             let _ = self.remove_route(old.prefix, index);

@@ -368,10 +368,26 @@ impl Network {
         interface.transmit(packet);
     }
 
-    /// Asks the machines on an interface's link whether one of them has an address (RFC 4862 5.4).
-    pub fn ask_for_owner(&self, index: u32, target: Ipv6Addr) {
+    /// Asks the machines on an interface's link whether one of them has an address (RFC 5227 2.1,
+    /// RFC 4862 5.4).
+    pub fn ask_for_owner(&self, index: u32, target: IpAddr) {
         let Some(interface) = self.interface(index) else {
             return;
+        };
+        let target = match (target, interface.mac()) {
+            (IpAddr::V6(target), _) => target,
+            (IpAddr::V4(to), Some(from_mac)) => {
+                let arp = Arp {
+                    is_reply: false,
+                    from: Ipv4Addr::UNSPECIFIED,
+                    from_mac,
+                    to,
+                    to_mac: Mac([0; 6]),
+                };
+                self.send_arp(&interface, Mac::BROADCAST, arp);
+                return;
+            }
+            (IpAddr::V4(_), None) => return,
         };
         let question = Discovery {
             is_answer: false,

@@ -6,7 +6,7 @@ use core::net::SocketAddr;
 use nucleus::{frame, random};
 
 use super::{
-    ConnectionTable, Pair, Socket, Tcp,
+    ConnectionTable, IpFields, Pair, Socket, Tcp,
     block::{Block, Settings, Start},
     connection::{self, Connection},
     format,
@@ -29,7 +29,7 @@ const MOST_EMBRYOS: usize = 256;
 enum SynReply {
     Granted(Arc<Socket>),
     /// The listener has too many handshakes: nothing is kept of this one.
-    Cookie,
+    Cookie(Arc<Socket>),
     /// The listener's queue is full: the segment counts as lost, so that it is repeated.
     Ignored,
     Refused,
@@ -47,19 +47,19 @@ impl ConnectionTable {
                 continue;
             }
             let reply = match segment.opens() && !self.ends.contains_key(&pair) {
-                true => self.answer_syn(pair.local),
+                true => self.answer_syn(pair.local, ip::LOOPBACK),
                 false => SynReply::Refused,
             };
             match reply {
                 SynReply::Granted(listener) => self.begin(pair, &segment, &listener),
-                SynReply::Ignored | SynReply::Cookie => Counter::tcp_listen_overflows.add(1),
+                SynReply::Ignored | SynReply::Cookie(_) => Counter::tcp_listen_overflows.add(1),
                 SynReply::Refused => self.wire.refuse(pair, &segment),
             }
         }
     }
 
-    /// Finds the listener at `local`.
-    fn answer_syn(&self, local: SocketAddr) -> SynReply {
+    /// Finds the listener at `local` for a segment that has arrived at an interface.
+    fn answer_syn(&self, local: SocketAddr, interface: u32) -> SynReply {
         let Some(listeners) = self.listeners.get(&local.port()) else {
             return SynReply::Refused;
         };
@@ -67,7 +67,13 @@ impl ConnectionTable {
             let inner = socket.inner();
             let address = inner.local.map(|address| address.ip());
             let cover = address.map(|address| Cover::of(address, inner.options.name.v6_only));
-            cover.map_or(0, |cover| cover.score(local.ip()))
+            let score = cover.map_or(0, |cover| cover.score(local.ip()));
+            match inner.options.name.interface {
+                0 => score * 2,
+                // One that is bound to the interface has precedence.
+                own if own == interface && score > 0 => score * 2 + 1,
+                _ => 0,
+            }
         };
         let best = listeners.iter().map(&score).max().unwrap_or(0);
         if best == 0 {
@@ -85,7 +91,8 @@ impl ConnectionTable {
                 }
                 // Handshakes with strangers take memory only as far as they are few.
                 if inner.queue.len() + inner.embryos > inner.backlog.min(MOST_EMBRYOS) {
-                    return SynReply::Cookie;
+                    drop(inner);
+                    return SynReply::Cookie(listener.clone());
                 }
                 drop(inner);
                 SynReply::Granted(listener.clone())
@@ -98,15 +105,19 @@ impl ConnectionTable {
     fn begin(&mut self, pair: Pair, syn: &Segment, listener: &Arc<Socket>) {
         let start = self.start(&pair);
         let block = Block::answer(syn, start, &mut self.wire.host(pair));
-        let socket = self.child(pair, listener);
+        let socket = self.child(pair, listener, 0);
         let link = Link::Wire(Box::new(block));
         self.add(pair, link, socket, Some(Arc::downgrade(listener)));
     }
 
-    /// Creates the socket of a connection that a listener will accept.
-    fn child(&mut self, pair: Pair, listener: &Arc<Socket>) -> Arc<Socket> {
+    /// Creates the socket of a connection that a listener will accept; `interface` is the number of
+    /// the only one that its packets use, 0 for the listener's.
+    fn child(&mut self, pair: Pair, listener: &Arc<Socket>, interface: u32) -> Arc<Socket> {
         Counter::tcp_passive_opens.add(1);
-        let options = listener.inner().options;
+        let mut options = listener.inner().options;
+        if interface != 0 {
+            options.name.interface = interface;
+        }
         let account = listener.account().cloned();
         let socket = Socket::new(&listener.tcp, listener.family(), options, account);
         // A peer that reuses both addresses so soon has forgotten the old connection.
@@ -150,28 +161,36 @@ impl ConnectionTable {
     }
 
     /// Answers the SYN of a packet.
-    fn answer_packet(&mut self, tcp: &Tcp, pair: Pair, syn: &Segment, route: Route) {
-        let reply = match self.answer_syn(pair.local) {
+    fn answer_packet(&mut self, tcp: &Tcp, pair: Pair, syn: &Segment, at: u32) {
+        let reply = match self.answer_syn(pair.local, at) {
             // The last free frames are reserved for programs.
-            SynReply::Granted(_) if frame::is_scarce() => SynReply::Cookie,
+            SynReply::Granted(listener) if frame::is_scarce() => SynReply::Cookie(listener),
             reply => reply,
         };
         match reply {
             SynReply::Granted(listener) => {
+                let interface = back_by(&pair, at, &listener);
+                let Some(route) = back(tcp, &pair, interface) else {
+                    return;
+                };
                 let start = self.start_on(&pair, &route, &listener);
-                let socket = self.child(pair, &listener);
+                let socket = self.child(pair, &listener, interface);
                 let begun = Connection::new(tcp, pair, socket.clone(), route, |host| {
                     Block::answer(syn, start, host)
                 });
                 self.join(tcp, begun, socket, Some(&listener));
             }
-            SynReply::Cookie => {
+            SynReply::Cookie(listener) => {
+                let Some(route) = back(tcp, &pair, back_by(&pair, at, &listener)) else {
+                    return;
+                };
                 let path = connection::path(&route, &pair);
                 let answer = tcp.cookies.answer(&pair, syn, path.largest, now());
-                let _ = connection::send(&tcp.network, &route, &pair, answer);
+                let fields = listener.inner().options.ip_fields(pair.is_v4());
+                let _ = connection::send(&tcp.network, &route, &pair, answer, fields);
             }
             SynReply::Ignored => Counter::tcp_listen_overflows.add(1),
-            SynReply::Refused => refuse(tcp, &route, &pair, syn),
+            SynReply::Refused => refuse(tcp, &pair, syn, at),
         }
     }
 
@@ -204,53 +223,50 @@ impl ConnectionTable {
         tcp: &Tcp,
         pair: Pair,
         segment: &Segment,
-        route: &Route,
+        at: u32,
     ) -> Option<Option<Arc<Connection>>> {
         if !self.listeners.contains_key(&pair.local.port()) {
             return None;
         }
         let syn = tcp.cookies.recall(&pair, segment, now())?;
         // Handshakes that are kept leave room for these.
-        let listener = match self.answer_syn(pair.local) {
-            SynReply::Granted(listener) => listener,
-            SynReply::Cookie => self.listener_at(pair.local)?,
+        let listener = match self.answer_syn(pair.local, at) {
+            SynReply::Granted(listener) | SynReply::Cookie(listener) => listener,
             SynReply::Ignored => return Some(None),
             SynReply::Refused => return None,
         };
-        let mut start = self.start_on(&pair, route, &listener);
+        let interface = back_by(&pair, at, &listener);
+        let Some(route) = back(tcp, &pair, interface) else {
+            return Some(None);
+        };
+        let mut start = self.start_on(&pair, &route, &listener);
         start.number = segment.ack - 1;
         start.clock = tcp.cookies.clock(&pair);
-        let socket = self.child(pair, &listener);
-        let begun = Connection::new(tcp, pair, socket.clone(), route.clone(), |host| {
+        let socket = self.child(pair, &listener, interface);
+        let begun = Connection::new(tcp, pair, socket.clone(), route, |host| {
             Block::recall(&syn, start, host)
         });
         let is_there = self.join(tcp, begun.clone(), socket, Some(&listener));
         Some(is_there.then_some(begun))
     }
 
-    /// Returns a listener at an address, however full it is.
-    fn listener_at(&self, local: SocketAddr) -> Option<Arc<Socket>> {
-        let listeners = self.listeners.get(&local.port())?;
-        let fits = |socket: &&Arc<Socket>| {
-            let inner = socket.inner();
-            let address = inner.local.map(|address| address.ip());
-            let cover = address.map(|address| Cover::of(address, inner.options.name.v6_only));
-            cover.is_some_and(|cover| cover.score(local.ip()) > 0)
-        };
-        listeners.iter().find(fits).cloned()
-    }
-
-    /// Takes a packet without a connection; returns the connection for which it is after all.
-    fn take_stray(&mut self, tcp: &Tcp, pair: Pair, segment: &Segment) -> Option<Arc<Connection>> {
+    /// Takes a packet without a connection, which has arrived at interface `at`; returns the
+    /// connection for which it is after all.
+    fn take_stray(
+        &mut self,
+        tcp: &Tcp,
+        pair: Pair,
+        segment: &Segment,
+        at: u32,
+    ) -> Option<Arc<Connection>> {
         // It may have been made meanwhile.
         if let Some(connection) = tcp.lookup.find(&pair) {
             return Some(connection);
         }
-        let route = tcp.network.route(pair.remote.ip()).ok()?;
         match self.waiting.late(&pair, segment, now()) {
             Some(Late::Ignored) => return None,
             Some(Late::Answered(answer)) => {
-                let _ = connection::send(&tcp.network, &route, &pair, answer);
+                answer_stray(tcp, &pair, answer, at);
                 return None;
             }
             Some(Late::Anew) | None => {}
@@ -260,23 +276,54 @@ impl ConnectionTable {
             return None;
         }
         if segment.opens() {
-            self.answer_packet(tcp, pair, segment, route);
+            self.answer_packet(tcp, pair, segment, at);
             return None;
         }
         let confirms = segment.is(Flags::ACK) && !segment.is(Flags::SYN) && !segment.is(Flags::RST);
-        if confirms && let Some(recalled) = self.recall(tcp, pair, segment, &route) {
+        if confirms && let Some(recalled) = self.recall(tcp, pair, segment, at) {
             return recalled;
         }
-        refuse(tcp, &route, &pair, segment);
+        refuse(tcp, &pair, segment, at);
         None
     }
 }
 
 /// Answers a segment without a connection by a reset, unless it is one.
-fn refuse(tcp: &Tcp, route: &Route, pair: &Pair, segment: &Segment) {
+fn refuse(tcp: &Tcp, pair: &Pair, segment: &Segment, at: u32) {
     if let Some(reset) = segment.refusal() {
-        let _ = connection::send(&tcp.network, route, pair, reset);
+        answer_stray(tcp, pair, reset, at);
     }
+}
+
+/// Sends a segment of no socket, the answer to one that has arrived at interface `at`.
+fn answer_stray(tcp: &Tcp, pair: &Pair, answer: Segment, at: u32) {
+    if let Some(route) = back(tcp, pair, back_near(pair, at)) {
+        let fields = IpFields::default();
+        let _ = connection::send(&tcp.network, &route, pair, answer, fields);
+    }
+}
+
+/// Returns the number of the only interface by which a peer is reached whose segment has arrived
+/// at interface `at`: link-local addresses mean another machine on each link. 0 for any.
+fn back_near(pair: &Pair, at: u32) -> u32 {
+    match ip::is_link_local(pair.remote.ip()) {
+        true => at,
+        false => 0,
+    }
+}
+
+/// As [`back_near`], for a listener.
+fn back_by(pair: &Pair, at: u32, listener: &Socket) -> u32 {
+    match listener.inner().options.name.interface {
+        0 => back_near(pair, at),
+        own => own,
+    }
+}
+
+/// Returns the way to a peer by an interface, or by any if that is 0.
+fn back(tcp: &Tcp, pair: &Pair, interface: u32) -> Option<Route> {
+    let by = (interface != 0).then_some(interface);
+    tcp.network.route_by(pair.remote.ip(), by).ok()
 }
 
 impl Tcp {
@@ -286,19 +333,27 @@ impl Tcp {
         if packet.is_for_many || packet.from.is_unspecified() || !packet.is_intact() {
             return;
         }
+        let at = packet.interface;
         let Some((pair, segment)) = format::read(packet) else {
             return;
         };
         Counter::tcp_segments.add(1);
         let found = self.lookup.find(&pair);
-        let found = found.or_else(|| self.change(|table| table.take_stray(self, pair, &segment)));
-        if let Some(connection) = found {
+        let found =
+            found.or_else(|| self.change(|table| table.take_stray(self, pair, &segment, at)));
+        if let Some(connection) = found.filter(|it| it.is_by(at)) {
             connection.arrive(self, segment);
         }
     }
 }
 
 impl Connection {
+    /// Tells whether it takes segments from an interface.
+    fn is_by(&self, index: u32) -> bool {
+        let own = self.socket.inner().options.name.interface;
+        [0, index].contains(&own) || index == ip::LOOPBACK
+    }
+
     /// Takes a segment.
     fn arrive(&self, tcp: &Tcp, segment: Segment) {
         let has_data = !segment.data.is_empty();

@@ -114,7 +114,7 @@ impl Socket {
         }
         frame::check_not_scarce()?;
         let to = ip::destination(to);
-        let interface = self.inner().options.interface;
+        let interface = self.inner().options.name.interface;
         let route = self.tcp.way(to.ip(), interface)?;
         let source = match &route {
             Some(route) => route.source,

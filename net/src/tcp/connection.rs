@@ -9,7 +9,7 @@ use nucleus::sync::{Mutex, Rank, SpinLock};
 use vm::account::{Kind, Stock};
 
 use super::{
-    Pair, Socket, Tcp,
+    IpFields, Pair, Socket, Tcp,
     block::{Block, Delivery, Host, Path, State},
     format,
     segment::Segment,
@@ -89,12 +89,18 @@ impl Connection {
     ) -> Arc<Connection> {
         let (inbound, outbound) = streams(&socket, pair.remote.is_ipv6());
         let route = SpinLock::new(Rank::Leaf, route);
+        let (interface, fields) = {
+            let options = &socket.inner().options;
+            (options.name.interface, options.ip_fields(pair.is_v4()))
+        };
         let mut line = Line {
             network: &tcp.network,
             pair: &pair,
             route: &route,
             inbound: &inbound,
             outbound: &outbound,
+            interface,
+            fields,
             in_line: false,
             has_delivered: false,
             too_big: None,
@@ -127,13 +133,20 @@ impl Connection {
 
     /// Drives the block. Returns whether its state has changed, which the caller has to settle.
     pub fn drive(&self, tcp: &Tcp, act: impl FnOnce(&mut Block, &mut dyn Host)) -> bool {
+        let (interface, fields, in_line) = {
+            let options = &self.socket.inner().options;
+            let fields = options.ip_fields(self.pair.is_v4());
+            (options.name.interface, fields, options.urgent_in_line)
+        };
         let mut line = Line {
             network: &tcp.network,
             pair: &self.pair,
             route: &self.route,
             inbound: &self.inbound,
             outbound: &self.outbound,
-            in_line: self.socket.inner().options.urgent_in_line,
+            interface,
+            fields,
+            in_line,
             has_delivered: false,
             too_big: None,
         };
@@ -170,6 +183,9 @@ struct Line<'a> {
     route: &'a SpinLock<Route>,
     inbound: &'a Stream,
     outbound: &'a Stream,
+    /// The number of the only interface that packets use; 0 for all.
+    interface: u32,
+    fields: IpFields,
     /// Urgent bytes stay in the stream.
     in_line: bool,
     has_delivered: bool,
@@ -178,19 +194,23 @@ struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// Returns the route, which is looked up again after changes of the configuration.
-    fn route(&self) -> Route {
+    /// Returns the route, which is looked up again after changes of the configuration and of the
+    /// socket's interface; `None` without one by that interface.
+    fn route(&self) -> Option<Route> {
         let route = self.route.lock().clone();
-        if self.network.is_current(&route) {
-            return route;
+        let index = route.interface.index();
+        let may_be_used = [0, index].contains(&self.interface) || index == ip::LOOPBACK;
+        if may_be_used && self.network.is_current(&route) {
+            return Some(route);
         }
-        match self.network.route(self.pair.remote.ip()) {
+        let by = (self.interface != 0).then_some(self.interface);
+        match self.network.route_by(self.pair.remote.ip(), by) {
             Ok(new) => {
                 let old = core::mem::replace(&mut *self.route.lock(), new.clone());
                 drop(old);
-                new
+                Some(new)
             }
-            Err(_) => route,
+            Err(_) => may_be_used.then_some(route),
         }
     }
 }
@@ -232,8 +252,8 @@ impl Host for Line<'_> {
     }
 
     fn emit(&mut self, segment: Segment) {
-        let route = self.route();
-        if send(self.network, &route, self.pair, segment) == Err(Errno::EMSGSIZE) {
+        let Some(route) = self.route() else { return };
+        if send(self.network, &route, self.pair, segment, self.fields) == Err(Errno::EMSGSIZE) {
             self.too_big = Some(route.mtu);
         }
     }
@@ -243,7 +263,13 @@ impl Host for Line<'_> {
 ///
 /// # Errors
 /// Those of [`Network::send`].
-pub fn send(network: &Network, route: &Route, pair: &Pair, segment: Segment) -> abi::Result<()> {
+pub fn send(
+    network: &Network,
+    route: &Route,
+    pair: &Pair,
+    segment: Segment,
+    fields: IpFields,
+) -> abi::Result<()> {
     let mut head = Head::default();
     format::write(pair, &segment, &mut head);
     if segment.is(super::segment::Flags::RST) {
@@ -253,9 +279,10 @@ pub fn send(network: &Network, route: &Route, pair: &Pair, segment: Segment) -> 
         from: pair.local.ip(),
         to: pair.remote.ip(),
         protocol: ip::TCP,
+        service: fields.service,
+        hops: fields.hops,
         is_whole: true,
         checksum: Some(format::CHECKSUM),
-        ..Sending::default()
     };
     network.send(route, sending, head, segment.data, segment.cut)
 }

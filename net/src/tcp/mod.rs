@@ -31,6 +31,6 @@ mod wire;
 pub use block::State;
 pub use calls::Progress;
 pub use pair::Pair;
-pub use socket::{Options, Phase, Socket, Summary};
+pub use socket::{IpFields, Options, Phase, Socket, Summary};
 pub(crate) use table::Tcp;
 pub use table::{Connection, ConnectionTable};

@@ -11,6 +11,11 @@ pub struct Pair {
 }
 
 impl Pair {
+    /// Tells whether it is a connection over IPv4.
+    pub fn is_v4(&self) -> bool {
+        self.remote.is_ipv4()
+    }
+
     /// As the other end sees them.
     pub fn mirrored(self) -> Pair {
         Pair {

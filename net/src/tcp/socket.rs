@@ -25,12 +25,32 @@ pub const SEND_BUFFER: usize = 128 * 1024;
 /// Bytes that a new socket receives ahead of its program's reading: Linux's `tcp_rmem` default.
 pub const RECEIVE_BUFFER: usize = 128 * 1024;
 
+/// Fields of the header of IP that a program chooses.
+#[derive(Clone, Copy, Debug)]
+pub struct IpFields {
+    /// Time to live, or hop limit.
+    pub hops: u8,
+    /// Type of service, or traffic class.
+    pub service: u8,
+}
+
+impl Default for IpFields {
+    fn default() -> IpFields {
+        let usual = crate::ip::Sending::default();
+        IpFields {
+            hops: usual.hops,
+            service: usual.service,
+        }
+    }
+}
+
 /// The options of `setsockopt` on which the protocol acts.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The number of the only interface that its packets use (`SO_BINDTODEVICE`); 0 for all.
-    pub interface: u32,
     pub name: NameOptions,
+    /// What the headers of its packets say, by the version of IP.
+    pub ip_v4: IpFields,
+    pub ip_v6: IpFields,
     /// Bytes.
     pub send_buffer: usize,
     /// Bytes.
@@ -48,14 +68,25 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            interface: 0,
             name: NameOptions::default(),
+            ip_v4: IpFields::default(),
+            ip_v6: IpFields::default(),
             send_buffer: SEND_BUFFER,
             receive_buffer: RECEIVE_BUFFER,
             low_water: 1,
             urgent_in_line: false,
             defer_accept: 0,
             settings: Settings::default(),
+        }
+    }
+}
+
+impl Options {
+    /// Returns what the headers of packets of one version of IP say.
+    pub fn ip_fields(&self, is_v4: bool) -> IpFields {
+        match is_v4 {
+            true => self.ip_v4,
+            false => self.ip_v6,
         }
     }
 }
@@ -267,7 +298,7 @@ impl Socket {
 
     /// Changes options. Sizes of buffers and the low-water mark take effect at once.
     pub fn set_options(&self, change: impl FnOnce(&mut Options)) {
-        let (old, new, inbound, outbound, line) = {
+        let (old, new, hold, inbound, outbound, line) = {
             let mut inner = self.inner();
             let old = inner.options;
             change(&mut inner.options);
@@ -276,11 +307,19 @@ impl Socket {
             (
                 old,
                 new,
+                inner.hold,
                 inner.inbound.clone(),
                 inner.outbound.clone(),
                 line,
             )
         };
+        let interface = new.name.interface;
+        if let Some(hold) = hold.filter(|_| old.name.interface != interface) {
+            let mut table = self.tcp.lock();
+            table
+                .ports
+                .change(hold, |binding| binding.interface = interface);
+        }
         if let Some(inbound) = inbound {
             inbound.set_low_water(new.low_water);
             inbound.change_limit(old.receive_buffer, new.receive_buffer);

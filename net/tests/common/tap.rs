@@ -4,7 +4,7 @@
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
@@ -103,6 +103,8 @@ pub fn tcp(ends: (SocketAddr, SocketAddr), seq: u32, ack: u32, flags: u8, more: 
 pub struct Tap {
     sent: Mutex<Vec<(Vec<u8>, Checksum, u16)>>,
     cuts: AtomicBool,
+    /// Is called after each packet.
+    pub then: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Device for Tap {
@@ -120,14 +122,19 @@ impl Device for Tap {
         packet.peek(0, &mut bytes);
         let kept = (bytes, packet.checksum, packet.cut);
         self.sent.lock().unwrap().push(kept);
+        if let Some(then) = self.then.get() {
+            then();
+        }
         true
     }
 }
 
 impl Tap {
+    /// Takes what was sent, without reports of groups.
     pub fn take(&self) -> Vec<Vec<u8>> {
         let packets = self.take_packets().into_iter();
-        packets.map(|(bytes, ..)| bytes).collect()
+        let all = packets.map(|(bytes, ..)| bytes);
+        all.filter(|bytes| report(bytes).is_none()).collect()
     }
 
     /// As `take`, with what the device is to do.
@@ -139,6 +146,13 @@ impl Tap {
     pub fn can_cut(&self) {
         self.cuts.store(true, Relaxed);
     }
+}
+
+/// The type, the source and the group of a message of MLD.
+pub fn report(bytes: &[u8]) -> Option<(u8, Ipv6Addr, Ipv6Addr)> {
+    let is_mld = bytes.len() == 86 && bytes[12..14] == [0x86, 0xdd] && bytes[20] == 0;
+    let ip = |at: usize| <[u8; 16]>::try_from(&bytes[at..at + 16]).unwrap().into();
+    is_mld.then(|| (bytes[62], ip(22), ip(70)))
 }
 
 /// A machine at a tap, with 10.1.0.2/24 and fd00::2/64; it knows its neighbours.

@@ -111,12 +111,17 @@ pub fn rename(interface: &Interface, name: Name) -> Result<()> {
     stack().network().rename(interface.index(), name)
 }
 
-/// Gives an interface an address, or changes one that it has.
+/// Gives an interface an address, or changes one that it has. One of IPv6 is checked first, unless
+/// the program knows that no other machine has it.
 ///
 /// # Errors
 /// `ENOBUFS` if there are too many, `ENOMEM`.
-pub fn add_address(interface: &Interface, address: Address) -> Result<()> {
-    stack().network().put_address(interface.index(), address)
+pub fn add_address(interface: &Interface, address: Address, is_checked: bool) -> Result<()> {
+    let index = interface.index();
+    match is_checked {
+        true => stack().configurator().put_address(index, address),
+        false => stack().network().put_address(index, address),
+    }
 }
 
 /// Returns the number of the interface to which a socket is bound; 0 for none.

@@ -123,6 +123,12 @@ impl IpOptions {
         }
     }
 
+    /// Clears the bits of congestion notification (RFC 3168), which belong to TCP.
+    pub fn clear_congestion_bits(&mut self) {
+        self.service &= !3;
+        self.traffic_class &= !3;
+    }
+
     /// Returns the number of the interface that the program has chosen for datagrams to groups; 0
     /// for none.
     pub fn multicast_interface(&self) -> u32 {

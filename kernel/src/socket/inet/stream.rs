@@ -9,7 +9,7 @@ use fs::Ready;
 use net::{
     Family,
     stream::Read,
-    tcp::{self, Phase, Progress},
+    tcp::{self, IpFields, Phase, Progress},
 };
 use nucleus::{
     VirtAddr,
@@ -85,6 +85,23 @@ impl Stream {
         let keep_alive = self.common.is_on(raw::SO_KEEPALIVE);
         let settings = tcp_options::settings(&self.options, keep_alive);
         self.tcp.set_options(|options| options.settings = settings);
+    }
+
+    /// Passes what headers of IP say on to the protocol.
+    fn pass_ip_fields(&self) {
+        let [v4, v6] = {
+            let mut ip = self.ip.lock();
+            ip.clear_congestion_bits();
+            [Family::V4, Family::V6].map(|family| {
+                let to = family.unspecified();
+                (ip.hops_for(to), ip.service_for(to))
+            })
+        };
+        let fields = |(hops, service)| IpFields { hops, service };
+        self.tcp.set_options(|options| {
+            options.ip_v4 = fields(v4);
+            options.ip_v6 = fields(v6);
+        });
     }
 
     /// Returns the result of a call that an error ended after `total` bytes: these are reported
@@ -281,7 +298,8 @@ impl Socket for Stream {
         let to = self.read_name(address, Asked::Connect)?;
         let scope = name::scope(address);
         if scope != 0 && self.common.device() == 0 {
-            self.tcp.set_options(|options| options.interface = scope);
+            self.tcp
+                .set_options(|options| options.name.interface = scope);
         }
         match self.tcp.connect(to)? {
             Progress::Done => return Ok(()),
@@ -383,7 +401,11 @@ impl Socket for Stream {
                 self.tcp.set_options(|options| options.name.v6_only = on);
                 Ok(())
             }
-            _ => ip_options::set(&self.ip, self.tcp.family(), level, name, value),
+            _ => {
+                ip_options::set(&self.ip, self.tcp.family(), level, name, value)?;
+                self.pass_ip_fields();
+                Ok(())
+            }
         }
     }
 
@@ -404,7 +426,7 @@ impl Socket for Stream {
         }
         let common = &self.common;
         self.tcp.set_options(|options| match name {
-            raw::SO_BINDTODEVICE => options.interface = common.device(),
+            raw::SO_BINDTODEVICE => options.name.interface = common.device(),
             raw::SO_REUSEADDR => options.name.reuse_address = common.is_on(name),
             raw::SO_REUSEPORT => options.name.reuse_port = common.is_on(name),
             raw::SO_OOBINLINE => options.urgent_in_line = common.is_on(raw::SO_OOBINLINE),

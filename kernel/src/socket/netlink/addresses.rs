@@ -160,6 +160,8 @@ struct Asked {
     index: u32,
     ip: IpAddr,
     address: Address,
+    /// Other machines are asked whether they have it.
+    is_checked: bool,
 }
 
 impl Asked {
@@ -201,6 +203,7 @@ impl Asked {
         Ok(Asked {
             index: number(&head, 4),
             ip,
+            is_checked: flags & raw::IFA_F_NODAD == 0,
             address: Address {
                 peer,
                 broadcast,
@@ -235,7 +238,7 @@ pub fn add(request: &Request<'_>) -> Result<()> {
         Some(_) if interface.is_loopback() => return Ok(()),
         _ => {}
     }
-    interface::add_address(&interface, asked.address)
+    interface::add_address(&interface, asked.address, asked.is_checked)
 }
 
 /// Removes an address.

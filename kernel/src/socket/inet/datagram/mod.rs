@@ -294,7 +294,7 @@ impl Socket for Datagrams {
         self.socket.set_options(|options| match name {
             raw::SO_REUSEADDR => options.name.reuse_address = common.is_on(name),
             raw::SO_REUSEPORT => options.name.reuse_port = common.is_on(name),
-            raw::SO_BINDTODEVICE => options.interface = common.device(),
+            raw::SO_BINDTODEVICE => options.name.interface = common.device(),
             raw::SO_BROADCAST => options.broadcast = common.is_on(name),
             raw::SO_RCVBUF | raw::SO_RCVBUFFORCE => {
                 options.receive_buffer = common.receive_buffer();
