@@ -1,11 +1,11 @@
 //! A client of DHCP (RFC 2131 4.4): what to send, and what follows from an answer.
 //!
 //! ```text
-//!       ┌────── an address is refused, another machine has it, or its time is over ──────┐
-//!       ▼                                                                                │
-//! ─▶ Discovering ─ offer ─▶ Requesting ─ ack ─▶ Probing ─▶ Bound ─ T1 ─▶ Renewing ─ T2 ─▶ Rebinding
-//!                                                            ▲              │              │
-//!                                                            └──── ack ─────┴───── ack ────┘
+//!      ┌────── an address is refused, another machine has it, or its time is over ──────┐
+//!      ▼                                                                                │
+//! ▶ Discovering ─ offer ─▶ Requesting ─ ack ─▶ Probing ─▶ Bound ─ T1 ─▶ Renewing ─ T2 ─▶ Rebinding
+//!                                                           ▲              │              │
+//!                                                           └──── ack ─────┴───── ack ────┘
 //! ```
 
 use core::net::Ipv4Addr;
