@@ -107,11 +107,12 @@ pub fn run(
             synced: Mutex::new(Vec::new()),
         };
         body(&machine);
-        let struck = machine.faults.struck();
         machine.faults.disarm();
         until("the file system is not unmounted", || {
             machine.device.holder().is_none()
         });
+        // The last commands come at the end of that.
+        let struck = machine.faults.struck();
         assert_eq!(swap::usage().total, 0, "a swap device is left");
         let synced = std::mem::take(&mut *machine.synced.lock().unwrap());
         drop(machine);
