@@ -7,6 +7,10 @@ pub const TESTS: &[Test] = &[
     ("network: an interface comes, changes and goes", interface),
     ("network: an interface stays without its program", kept),
     ("network: /sys shows the interfaces", in_sys),
+    (
+        "network: headers of TCP say what its program has chosen",
+        chosen,
+    ),
     ("network: routes are chosen by prefix and metric", routes),
     (
         "network: neighbours are learnt, fixed and forgotten",
@@ -451,6 +455,24 @@ fn in_sys() -> Outcome {
     ensure!(!fs::exists(&folder)?, "a folder of no interface");
     let gone = (&open).read(&mut [0; 8]);
     equal!(gone.err().and_then(|it| it.raw_os_error()), Some(ENODEV));
+    Ok(())
+}
+
+fn chosen() -> Outcome {
+    let tap = Tap::ready()?;
+    let frames = tap.far();
+    let socket = socket_of(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0)?;
+    set_option(&socket, IPPROTO_IP, IP_TTL, 7)?;
+    // The lowest bits are for congestion.
+    set_option(&socket, IPPROTO_IP, IP_TOS, 0x2b)?;
+    equal!(option(&socket, IPPROTO_IP, IP_TOS)?, 0x28);
+    let far = address(FAR, 80);
+    refused!(
+        EINPROGRESS,
+        connect(socket.as_raw_fd(), far.as_ptr().cast(), 16)
+    );
+    let syn = await_frame(&frames, |frame| frame[12..14] == [8, 0] && frame[23] == 6)?;
+    equal!((syn[22], syn[15]), (7, 0x28));
     Ok(())
 }
 
