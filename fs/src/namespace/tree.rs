@@ -391,6 +391,26 @@ impl Namespace {
         roots.collect()
     }
 
+    /// Returns how many pages the files have that are in memory only, those of each file system
+    /// once however often it is mounted. Never waits for a server or a device.
+    pub fn pages_in_memory(&self) -> u64 {
+        let mut seen = Vec::new();
+        let mut total = 0;
+        for root in self.roots() {
+            let pages = root.file_system().map_or(0, |it| it.pages_in_memory());
+            if pages == 0 {
+                continue;
+            }
+            if let Ok((device, _)) = root.identity()
+                && !seen.contains(&device)
+            {
+                seen.push(device);
+                total += pages;
+            }
+        }
+        total
+    }
+
     /// Returns all mounts, in the order of mounting. None can be unmounted while the list exists.
     pub fn all(&self) -> Pieces<Arc<Mount>> {
         self.table.lock().mounts.iter().cloned().collect()

@@ -204,6 +204,10 @@ impl FileSystem for Ramfs {
         }
     }
 
+    fn pages_in_memory(&self) -> u64 {
+        self.pages.load(Ordering::Relaxed)
+    }
+
     /// Sets new limits, which must not be below what is in use.
     fn reconfigure(&self, options: &[u8], _: bool) -> Result<()> {
         let options = Options::parse(options)?;

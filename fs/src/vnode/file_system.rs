@@ -24,6 +24,12 @@ pub trait FileSystem {
     /// Returns its size and what is free.
     fn space(&self) -> Space;
 
+    /// Returns how many pages its files have that are in memory only. Never waits for a server or a
+    /// device.
+    fn pages_in_memory(&self) -> u64 {
+        0
+    }
+
     /// Changes its options (`MS_REMOUNT`), and whether it may be written.
     ///
     /// # Errors

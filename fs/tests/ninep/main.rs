@@ -10,7 +10,7 @@ mod wire;
 use abi::{Errno, raw::general::O_TRUNC};
 use fbuf::{BytesSink, BytesSource};
 use fs::{
-    Kind, Namespace, OpenFlags, ninep,
+    Kind, MountRequest, Namespace, OpenFlags, ninep,
     ramfs::{self, Options},
     vnode::{Make, SizeLimit},
 };
@@ -169,6 +169,40 @@ fn a_server_with_a_short_queue_is_refused() {
             let data = vec![7; 9000];
             let written = file.write(Some(100), FLAGS, &mut BytesSource::new(&data));
             assert_eq!(written, Ok(data.len()), "with {slices} slices");
+        }
+    });
+}
+
+/// What `/proc/meminfo` shows of files: no server has to be waited for.
+#[test]
+fn pages_in_memory_are_counted_without_a_message() {
+    support::on_machines(2, 2, |seed| {
+        let wire = Wire::new(seed);
+        let namespace = Namespace::new(ramfs::root(Options::default()), "rootfs");
+        let server = ninep::root(wire.clone(), b"").unwrap();
+        // The same file system twice.
+        let twice = ramfs::root(Options::default());
+        for (path, root) in [("/a", twice.clone()), ("/b", twice), ("/c", server)] {
+            let at = with_walk(&namespace, |walk| {
+                walk.make(path.as_bytes(), Make::Directory, 0o755).unwrap();
+                walk.resolve(path.as_bytes(), true).unwrap()
+            });
+            let how = MountRequest::plain("some");
+            namespace.mount(&at, root, &how).unwrap();
+        }
+        let old = namespace.pages_in_memory();
+        let data = vec![7; 3 * 4096];
+        for path in [b"/f", b"/a/f"] as [&[u8]; 2] {
+            let file = with_walk(&namespace, |walk| walk.open(path, FLAGS, 0o644)).unwrap();
+            let written = file.write(Some(0), FLAGS, &mut BytesSource::new(&data));
+            assert_eq!(written, Ok(data.len()));
+        }
+        let before = wire.messages();
+        assert_eq!(namespace.pages_in_memory(), old + 6);
+        assert_eq!(wire.messages(), before);
+        for path in [b"/a", b"/b", b"/c"] {
+            let at = with_walk(&namespace, |walk| walk.resolve(path, true)).unwrap();
+            namespace.unmount(&at, true).unwrap();
         }
     });
 }

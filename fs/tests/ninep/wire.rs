@@ -37,6 +37,7 @@ pub struct Wire {
     manners: Mutex<Manners>,
     /// The most parts of a message.
     slices: AtomicUsize,
+    messages: AtomicUsize,
 }
 
 /// An answer that arrives at a time.
@@ -53,12 +54,18 @@ impl Wire {
             random: Mutex::new(Random::new(seed)),
             manners: Mutex::new(Manners::Honest),
             slices: AtomicUsize::new(128),
+            messages: AtomicUsize::new(0),
         })
     }
 
     /// From now on a message has so many parts at most.
     pub fn limit(&self, slices: usize) {
         self.slices.store(slices, Ordering::Relaxed);
+    }
+
+    /// Returns how many messages were sent.
+    pub fn messages(&self) -> usize {
+        self.messages.load(Ordering::Relaxed)
     }
 
     pub fn behave(&self, manners: Manners) {
@@ -105,6 +112,7 @@ impl Transport for Wire {
         reply: usize,
         receive: &[View],
     ) -> Result<Box<dyn Flight>, Errno> {
+        self.messages.fetch_add(1, Ordering::Relaxed);
         let manners = *self.manners.lock().unwrap();
         if manners == Manners::Gone {
             return Err(Errno::EIO);

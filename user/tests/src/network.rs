@@ -6,6 +6,11 @@ use support::prelude::*;
 pub const TESTS: &[Test] = &[
     ("network: an interface comes, changes and goes", interface),
     ("network: an interface stays without its program", kept),
+    ("network: /sys shows the interfaces", in_sys),
+    (
+        "network: headers of TCP say what its program has chosen",
+        chosen,
+    ),
     ("network: routes are chosen by prefix and metric", routes),
     (
         "network: neighbours are learnt, fixed and forgotten",
@@ -391,6 +396,83 @@ fn interface() -> Outcome {
         ENODEV,
         ioctl(socket.as_raw_fd(), SIOCGIFFLAGS as _, named.as_mut_ptr())
     );
+    Ok(())
+}
+
+fn in_sys() -> Outcome {
+    let tap = Tap::make()?;
+    let folder = format!("/sys/class/net/{}", tap.name);
+    let file = |name: &str| read_text(&format!("{folder}/{name}"));
+    let mut names = Vec::new();
+    for entry in fs::read_dir("/sys/class/net")? {
+        names.push(entry?.file_name().to_string_lossy().into_owned());
+    }
+    ensure!(
+        names.contains(&"lo".to_string()) && names.contains(&tap.name),
+        "{names:?}"
+    );
+    let device = fs::canonicalize(&folder)?;
+    let wanted = format!("/sys/devices/virtual/net/{}", tap.name);
+    equal!(device.to_string_lossy(), wanted);
+    equal!(file("operstate")?, "down\n");
+    equal!(file("flags")?, "0x1002\n");
+    let carrier = fs::read(format!("{folder}/carrier"));
+    equal!(carrier.err().and_then(|it| it.raw_os_error()), Some(EINVAL));
+    tap.set_up(true)?;
+    for (name, wanted) in [
+        ("operstate", "up\n"),
+        ("flags", "0x1003\n"),
+        ("carrier", "1\n"),
+        ("mtu", "1500\n"),
+        ("type", "1\n"),
+        ("addr_len", "6\n"),
+        ("broadcast", "ff:ff:ff:ff:ff:ff\n"),
+    ] {
+        equal!(file(name)?, wanted, name);
+    }
+    equal!(file("ifindex")?, format!("{}\n", tap.index));
+    let socket = socket_of(AF_INET, SOCK_DGRAM, 0)?;
+    let mut asked = request(&tap.name, &[]);
+    call!(ioctl(
+        socket.as_raw_fd(),
+        SIOCGIFHWADDR as _,
+        asked.as_mut_ptr()
+    ));
+    let own: Vec<String> = asked[18..24].iter().map(|it| format!("{it:02x}")).collect();
+    equal!(file("address")?, format!("{}\n", own.join(":")));
+    let count = |name: &str| -> Result<u64> {
+        let text = file(&format!("statistics/{name}"))?;
+        text.trim().parse().map_err(|_| Failure::from(text))
+    };
+    let before = [count("rx_packets")?, count("rx_bytes")?];
+    (&*tap.file).write_all(&[0xff; 60])?;
+    equal!(
+        [count("rx_packets")?, count("rx_bytes")?],
+        [before[0] + 1, before[1] + 60]
+    );
+    let open = fs::File::open(format!("{folder}/mtu"))?;
+    drop(tap);
+    ensure!(!fs::exists(&folder)?, "a folder of no interface");
+    let gone = (&open).read(&mut [0; 8]);
+    equal!(gone.err().and_then(|it| it.raw_os_error()), Some(ENODEV));
+    Ok(())
+}
+
+fn chosen() -> Outcome {
+    let tap = Tap::ready()?;
+    let frames = tap.far();
+    let socket = socket_of(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0)?;
+    set_option(&socket, IPPROTO_IP, IP_TTL, 7)?;
+    // The lowest bits are for congestion.
+    set_option(&socket, IPPROTO_IP, IP_TOS, 0x2b)?;
+    equal!(option(&socket, IPPROTO_IP, IP_TOS)?, 0x28);
+    let far = address(FAR, 80);
+    refused!(
+        EINPROGRESS,
+        connect(socket.as_raw_fd(), far.as_ptr().cast(), 16)
+    );
+    let syn = await_frame(&frames, |frame| frame[12..14] == [8, 0] && frame[23] == 6)?;
+    equal!((syn[22], syn[15]), (7, 0x28));
     Ok(())
 }
 

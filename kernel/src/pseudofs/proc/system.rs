@@ -9,7 +9,7 @@ use fs::{
     pseudofs::{Entry, Table, Text},
 };
 use nucleus::{
-    Date, PAGE_SIZE, boot,
+    Date, boot,
     counters::Counter as NucleusCounter,
     frame::{self, RUN_FRAMES},
     pmap, processor, task, time,
@@ -258,27 +258,6 @@ fn loadavg(out: &mut Text) {
     writeln!(out, "{running}/{threads} {last}");
 }
 
-/// Numbers of the in-memory file systems in `statfs`.
-const TMPFS: u64 = 0x0102_1994;
-
-/// KiB in files of the in-memory file systems, each counted once however often it is mounted.
-fn files_kib() -> u64 {
-    let mut seen = Vec::new();
-    let mut total = 0;
-    for root in mounts::namespace().roots() {
-        let device = root.attributes().map_or(0, |a| a.device);
-        if !seen.contains(&device) {
-            seen.push(device);
-            let space = root.space();
-            if space.magic != TMPFS {
-                continue;
-            }
-            total += space.blocks.saturating_sub(space.free) * space.block_size / 1024;
-        }
-    }
-    total
-}
-
 /// The uses of the frames that hold data, in pages.
 struct Memory {
     /// Pages of files that are somewhere else as well.
@@ -305,7 +284,8 @@ impl Memory {
         let data = frame::usage().data;
         let (files, devices) = fs::page_cache::count();
         let files = (files + devices).min(data);
-        let shared = ((files_kib() * 1024) as usize / PAGE_SIZE).min(data - files);
+        let shared = mounts::namespace().pages_in_memory() as usize;
+        let shared = shared.min(data - files);
         let (dirty, writeback) = fs::page_cache::dirty::counts();
         let active_files = vm::active_in_objects().min(files);
         let inactive_anonymous = vm::inactive_anonymous().min(data - files);

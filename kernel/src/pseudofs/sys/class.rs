@@ -3,11 +3,10 @@
 use alloc::{format, string::String};
 
 use fs::pseudofs::{Entry, Table};
-use net::counters::Counter;
 use nucleus::Date;
 
-use super::{block, directory, line, link, value};
-use crate::{device::rtc, socket::inet::interface};
+use super::{block, directory, interfaces::Interfaces, line, link, value};
+use crate::device::rtc;
 
 /// Terminals: name and number.
 const TERMINALS: [(&str, &str); 4] = [
@@ -23,10 +22,9 @@ pub(super) fn classes() -> Table {
         let to = move || Ok(format!("../../devices/virtual/tty/{name}").into_bytes());
         table.with(name, Entry::link(to))
     });
-    let interfaces = Table::new().with("lo", link("../../devices/virtual/net/lo"));
     Table::new()
         .with("block", block::class())
-        .with("net", directory(interfaces))
+        .with("net", directory(Interfaces::Links))
         .with("rtc", directory(Table::new().with("rtc0", link(CLOCK))))
         .with("tty", directory(terminals))
 }
@@ -91,10 +89,9 @@ pub(super) fn devices() -> Table {
         .fold(Table::new(), |table, &(name, number)| {
             table.with(name, directory(terminal(name, number)))
         });
-    let interfaces = Table::new().with("lo", directory(loopback()));
     Table::new()
         .with("block", block::devices())
-        .with("net", directory(interfaces))
+        .with("net", directory(Interfaces::Devices))
         .with("tty", directory(terminals))
 }
 
@@ -112,63 +109,4 @@ fn terminal(name: &'static str, number: &'static str) -> Table {
         "console" => table.with("active", value("ttyS0")),
         _ => table,
     }
-}
-
-fn loopback() -> Table {
-    Table::new()
-        .with("addr_assign_type", value("0"))
-        .with("addr_len", value("6"))
-        .with("address", value("00:00:00:00:00:00"))
-        .with("broadcast", value("00:00:00:00:00:00"))
-        .with("carrier", value("1"))
-        .with("dev_id", value("0x0"))
-        .with("dev_port", value("0"))
-        .with("dormant", value("0"))
-        // Up, and the loopback: the device's own flags, without those of its state.
-        .with("flags", value("0x9"))
-        .with("ifindex", value(net::ip::LOOPBACK))
-        .with("iflink", value(net::ip::LOOPBACK))
-        .with("link_mode", value("0"))
-        .with("mtu", value(65_536))
-        .with("netdev_group", value("0"))
-        .with("operstate", value("unknown"))
-        .with("statistics", directory(statistics()))
-        .with("subsystem", link("../../../../class/net"))
-        .with("tx_queue_len", value(interface::QUEUE))
-        .with("type", value("772"))
-        .with("uevent", value("INTERFACE=lo\nIFINDEX=1"))
-}
-
-/// Every packet that goes out comes in, and none is lost.
-fn statistics() -> Table {
-    const NEVER: [&str; 19] = [
-        "collisions",
-        "multicast",
-        "rx_compressed",
-        "rx_crc_errors",
-        "rx_dropped",
-        "rx_errors",
-        "rx_fifo_errors",
-        "rx_frame_errors",
-        "rx_length_errors",
-        "rx_missed_errors",
-        "rx_nohandler",
-        "rx_over_errors",
-        "tx_aborted_errors",
-        "tx_carrier_errors",
-        "tx_compressed",
-        "tx_dropped",
-        "tx_errors",
-        "tx_fifo_errors",
-        "tx_heartbeat_errors",
-    ];
-    let total = |counter: Counter| line(move || counter.total());
-    NEVER
-        .iter()
-        .fold(Table::new(), |table, name| table.with(name, value("0")))
-        .with("rx_bytes", total(Counter::loopback_bytes))
-        .with("rx_packets", total(Counter::loopback_packets))
-        .with("tx_bytes", total(Counter::loopback_bytes))
-        .with("tx_packets", total(Counter::loopback_packets))
-        .with("tx_window_errors", value("0"))
 }

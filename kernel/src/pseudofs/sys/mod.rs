@@ -1,12 +1,13 @@
 //! `/sys`: the parts of the machine, in Linux's formats.
 //!
-//! `block`: disks. `cpus`: processors, their caches and their memory node. `class`: terminals,
-//! network interfaces and the clock. `pci`: the functions on the bus. `numbered`: names with a
-//! number in them. What this machine does not have, has no file here.
+//! `block`: disks. `cpus`: processors, their caches and their memory node. `class`: terminals and
+//! the clock. `interfaces`: those of the network. `pci`: the functions on the bus. `numbered`:
+//! names with a number in them. What this machine does not have, has no file here.
 
 mod block;
 mod class;
 mod cpus;
+mod interfaces;
 mod numbered;
 mod pci;
 
