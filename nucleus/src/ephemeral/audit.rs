@@ -67,8 +67,9 @@ pub fn audit_kernel(seen: &mut Seen, report: Report<'_>) {
     machine::each_kernel_page(true, &mut |page| {
         seen.kernel_pages += 1;
         let is_suspect = page.is_writable && !page.is_table && is_guarded(page.frame);
-        // It may have changed since the entry was read.
-        let changes = page.is_direct && !machine::is_constant(page.frame);
+        // Both may have changed since the entry was read: a block of the heap is unmapped, and its
+        // frame becomes a table.
+        let changes = !machine::is_constant(page.frame);
         if is_suspect && (!changes || is_exposed(page.frame as u32, VirtAddr(page.address))) {
             report(Violation::Writable {
                 address: page.address,

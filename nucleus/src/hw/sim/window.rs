@@ -172,7 +172,7 @@ pub(crate) fn is_guarded() -> bool {
 pub(crate) fn guard(_frames: core::ops::Range<u32>, _guarded: bool) {}
 
 /// See [`is_guarded`].
-pub(crate) fn lets_write(_at: crate::VirtAddr) -> bool {
+pub(crate) fn lets_write(_at: crate::VirtAddr, _frame: u64) -> bool {
     true
 }
 

@@ -198,18 +198,21 @@ pub fn is_spurious(at: VirtAddr, error: u64) -> bool {
     if error & PRESENT_AND_WRITE != PRESENT_AND_WRITE || !is_direct(at) {
         return false;
     }
-    let may_write = lets_write(at);
+    let frame = (at.0 - ptr(PhysAddr(0)) as usize) >> PAGE_SHIFT;
+    let may_write = lets_write(at, frame as u64);
     if may_write {
         invalidate_page(at);
     }
     may_write
 }
 
-/// Whether the page tables let the kernel write an address of the direct map now.
-pub(crate) fn lets_write(at: VirtAddr) -> bool {
+/// Whether the page tables let the kernel write the frame at this address now: one of the direct
+/// map, or of an area of single pages.
+pub(crate) fn lets_write(at: VirtAddr, frame: u64) -> bool {
     // SAFETY: as in `guard`.
     let entry = unsafe { walk_down(at.0, 1).0.read_volatile() };
-    entry & (PRESENT | WRITABLE) == PRESENT | WRITABLE
+    let leads_there = is_direct(at) || entry & ADDRESS == frame << PAGE_SHIFT;
+    leads_there && entry & (PRESENT | WRITABLE) == PRESENT | WRITABLE
 }
 
 fn is_direct(at: VirtAddr) -> bool {

@@ -218,10 +218,10 @@ pub(super) fn flag_tables(frames: core::ops::Range<u32>, cached: bool) {
     frames.for_each(|frame| record(frame).set_cached(cached));
 }
 
-/// Whether the kernel may write a frame at an address of the direct map though it is guarded.
+/// Whether the kernel may write a frame at an address though it is guarded.
 pub(crate) fn is_exposed(frame: u32, at: VirtAddr) -> bool {
     let _changing = CHANGING.lock_irq();
-    record(frame).is_cached() && machine::lets_write(at)
+    record(frame).is_cached() && machine::lets_write(at, frame.into())
 }
 
 /// Moves a frame out of the direct map that becomes a page of a file with the bytes that it has:
