@@ -2,9 +2,8 @@
 //!
 //! From the bottom up; `Cargo.toml` declares the order, and a test checks it:
 //!
-//! - [`unsupported`], [`bpf`], [`flags`], [`uts`], [`wall_clock`]: what programs asked for in vain,
-//!   filters of calls and packets, flags
-//!   that calls know, names of the system, the time of day.
+//! - [`unsupported`], [`bpf`], [`flags`], [`uts`], [`wall_clock`]: calls that are not supported,
+//!   filters of calls and packets, the flags of calls, names of the system, the time of day.
 //! - [`switches`]: the settings of mechanisms.
 //! - [`swap`], [`mounts`], [`shutdown`]: swap devices, the tree of mounts, the end of the machine.
 //! - [`process`]: processes and threads, their signals, descriptors and futexes; fork, execve,

@@ -111,7 +111,7 @@ fn lease(stack: &Stack, tap: &Tap) {
     assert!(stack.configurator().is_settled());
 }
 
-/// Tells whether a packet asks all machines who has the address.
+/// Tells whether a packet is an ARP probe.
 fn is_probe(bytes: &[u8]) -> bool {
     bytes[..6] == [0xff; 6]
         && bytes[12..14] == [8, 6]

@@ -204,8 +204,8 @@ impl Network {
         self.send_error(packet.to, packet.from, [kind, code], word, &bytes[..n]);
     }
 
-    /// Tells the senders of packets that have waited in vain for a neighbour's address: programs of
-    /// this machine, as if a router had told them.
+    /// Reports a packet whose neighbour has not answered to its sender, a program of this machine:
+    /// destination unreachable, as a router reports it.
     pub(super) fn refuse_waiting(&self, packet: &Packet) {
         let mut bytes = [0; LEAST_MTU_V6 as usize];
         let n = packet.peek(ethernet::HEADER, &mut bytes);

@@ -32,7 +32,7 @@ const ALERT_V6: [u8; 8] = [ICMP_V6, 0, 5, 2, 0, 0, 1, 0];
 /// Groups of all routers.
 const ROUTERS_V4: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 2);
 const ROUTERS_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
-/// Groups of which nobody is told.
+/// Groups that all machines are members of: they are not reported.
 const ALL_V4: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 const ALL_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 

@@ -50,7 +50,7 @@ fn change(memory: usize, pipe: [c_int; 2], shared: c_int, seed: u64) -> Outcome 
         let (first, count) = some_pages(&mut numbers);
         let start = (memory + first * PAGE) as *mut c_void;
         let len = count * PAGE;
-        // SAFETY: the memory is the attack's own, and nobody depends on what is there.
+        // SAFETY: the memory is the attack's own, and holds no object of Rust's.
         unsafe {
             match numbers.below(12) {
                 0 => drop(munmap(start, len)),

@@ -146,7 +146,7 @@ impl Writer {
         }
     }
 
-    /// Nothing yet; for news, which nobody has asked for.
+    /// Empty; for notifications, which have sequence number 0.
     pub fn news() -> Writer {
         Writer {
             bytes: Vec::new(),

@@ -392,8 +392,8 @@ impl Ring {
         };
     }
 
-    /// Tells whether the program has something to read. A block with a packet is given to it: the
-    /// one who asks waits for no more.
+    /// Tells whether the program has something to read. A block that has a packet is closed and
+    /// given to the program.
     pub fn is_readable(&self, now: Duration) -> bool {
         let last = |next: usize, count: usize| (next + count - 1) % count;
         if self.shape.version == 2 {

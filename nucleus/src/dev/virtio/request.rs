@@ -1,4 +1,4 @@
-//! Requests to devices: who has their parts, and how they end.
+//! Requests to devices: their parts, whose they are at the time, and how requests end.
 
 use alloc::{sync::Arc, vec::Vec};
 use core::sync::atomic::{AtomicU64, Ordering};

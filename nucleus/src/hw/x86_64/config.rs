@@ -78,7 +78,7 @@ pub fn block(function: u16) -> bool {
             // The answer comes behind what the function has written to memory.
             in32(DATA);
         }
-        // Seen by nobody before it is true.
+        // After the register is written, so that a reader of the list finds it true.
         BLOCKED.insert(function);
         true
     })
