@@ -5,6 +5,7 @@ use super::*;
 pub const TESTS: &[Test] = &[
     ("network: an interface comes, changes and goes", interface),
     ("network: an interface stays without its program", kept),
+    ("network: two threads name one file's interface", raced),
     ("network: /sys shows the interfaces", in_sys),
 ];
 
@@ -186,5 +187,36 @@ fn kept() -> Outcome {
         ENODEV,
         ioctl(socket.as_raw_fd(), SIOCGIFFLAGS as _, asked.as_mut_ptr())
     );
+    Ok(())
+}
+
+/// One of them succeeds, and only its interface comes and goes.
+fn raced() -> Outcome {
+    let links = || -> Result<usize> { Ok(fs::read_dir("/sys/class/net")?.count()) };
+    let before = links()?;
+    for round in 0..300 {
+        let file = Arc::new(
+            fs::OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open("/dev/net/tun")?,
+        );
+        let start = Arc::new(Barrier::new(2));
+        let name = || {
+            let (file, start) = (file.clone(), start.clone());
+            thread::spawn(move || {
+                let mut asked = request("", &((IFF_TAP | IFF_NO_PI) as u16).to_le_bytes());
+                start.wait();
+                let at = asked.as_mut_ptr();
+                // SAFETY: the request is alive, and as long as it has to be.
+                unsafe { ioctl(file.as_raw_fd(), TUNSETIFF as _, at) }
+            })
+        };
+        let named = [name(), name()].map(|thread| thread.join().unwrap_or(-9));
+        let has_named = named.iter().filter(|&&result| result == 0).count();
+        equal!((has_named, links()?), (1, before + 1), round);
+        drop(file);
+        equal!(links()?, before, round);
+    }
     Ok(())
 }

@@ -175,6 +175,13 @@ fn rings() -> Outcome {
         // SAFETY: the mapping made above, whose pointers are not used any more.
         unsafe { munmap(ring, len) };
     }
+    // A ring of a mapped socket stays.
+    let socket = packet_socket(SOCK_RAW, 3, tap.index)?;
+    set_option(&socket, 263, 10, 1)?;
+    set_option(&socket, 263, 5, [4096u32, 2, 2048, 4])?;
+    let none = [0u32; 4];
+    let at = (&raw const none).cast();
+    refused!(EBUSY, setsockopt(socket.as_raw_fd(), 263, 5, at, 16));
     // Rings that can't be.
     let socket = packet_socket(SOCK_RAW, 3, tap.index)?;
     let fd = socket.as_raw_fd();
@@ -188,6 +195,20 @@ fn rings() -> Outcome {
     ] {
         let at = (&raw const wrong).cast();
         refused!(EINVAL, setsockopt(fd, 263, 5, at, 16));
+    }
+    // Blocks of version 3 whose private part, rounded up, leaves no room for a packet.
+    let udp = UdpSocket::bind((Ipv4Addr::from(OWN), 0))?;
+    for (reserve, private) in [(1, 3950), (1, 3951), (0, 3953), (0, u32::MAX)] {
+        let socket = packet_socket(SOCK_DGRAM, 3, tap.index)?;
+        let fd = socket.as_raw_fd();
+        set_option(&fd, 263, 10, 2)?;
+        set_option(&fd, 263, 12, reserve)?;
+        let shape: [u32; 7] = [4096, 1, 2048, 2, 10, private, 0];
+        let at = (&raw const shape).cast();
+        // SAFETY: the shape is as long as that.
+        let made = unsafe { setsockopt(fd, 263, 5, at, 28) };
+        udp.send_to(b"packet", (Ipv4Addr::from(FAR), 9))?;
+        ensure!(made == -1, "{reserve} {private}");
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use super::*;
 
 pub const TESTS: &[Test] = &[
     ("network: sockets are listed with how they do", listing),
+    ("network: thousands of lists are asked for at once", lists),
     ("network: users change nothing", users),
     ("network: random messages of netlink", random_messages),
 ];
@@ -47,6 +48,61 @@ fn listing() -> Outcome {
     };
     ensure!(all.iter().any(named), "no local socket among {}", all.len());
     fs::remove_file(path)?;
+    Ok(())
+}
+
+/// Each process asks for thousands of lists in one datagram: together, they would be more than the
+/// machine's memory. It gets as many as a queue may have.
+fn lists() -> Outcome {
+    const SOCKETS: usize = 900;
+    const MOST: usize = 8 << 20;
+    let mut pairs = Vec::new();
+    for _ in 0..SOCKETS / 2 {
+        pairs.push(UnixStream::pair()?);
+    }
+    let mut body = [0u8; 24];
+    body[0] = AF_UNIX as u8;
+    body[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+    body[12] = 0x54;
+    let asked = message(20, NLM_F_DUMP, &body, &[]).repeat(5000);
+    let mut processes = Vec::new();
+    for _ in 0..4 {
+        processes.push(spawn(|| {
+            call!(setuid(1000));
+            let socket = netlink(4, 0)?;
+            let fd = socket.as_raw_fd();
+            let n = call!(send(fd, asked.as_ptr().cast(), asked.len(), 0));
+            equal!(n as usize, asked.len());
+            let mut buffer = vec![0u8; 65_536];
+            let at = buffer.as_mut_ptr();
+            refused!(ENOBUFS, recv(fd, at.cast(), 65_536, 0));
+            let (mut entries, mut ends, mut bytes) = (0, 0, 0);
+            loop {
+                // SAFETY: the buffer is as long as that.
+                let n = unsafe { recv(fd, at.cast(), 65_536, MSG_DONTWAIT) };
+                if n < 0 {
+                    break;
+                }
+                bytes += n as usize;
+                let mut left = &buffer[..n as usize];
+                while left.len() >= 16 {
+                    let len = u32::from_le_bytes([left[0], left[1], left[2], left[3]]) as usize;
+                    entries += usize::from(left[4] == 20 && ends == 0);
+                    ends += usize::from(left[4] == 3);
+                    left = &left[len.next_multiple_of(4).min(left.len())..];
+                }
+            }
+            ensure!(entries >= SOCKETS, "the first list has {entries}");
+            ensure!(
+                (MOST / 2..=MOST).contains(&bytes),
+                "{bytes} bytes in {ends}"
+            );
+            Ok(())
+        })?);
+    }
+    for process in processes {
+        wait_ok(process)?;
+    }
     Ok(())
 }
 
