@@ -460,9 +460,12 @@ impl Network {
         let interface = self.interface(index).ok_or(Errno::ENODEV)?;
         // There is room for it, so that nothing is half done.
         self.own.lock().try_reserve(1)?;
-        let is_new = interface.put_address(address)?;
+        let old = interface.put_address(address)?;
         self.note_own(address.ip);
-        if is_new && let Some(group) = solicited_group(&interface, address.ip) {
+        if let Some(old) = old.filter(|old| old.prefix != address.prefix) {
+            self.leave_network(&interface, &old);
+        }
+        if old.is_none() && let Some(group) = solicited_group(&interface, address.ip) {
             self.join(group, index);
         }
         if address.state == AddressState::Valid && !address.is_alone && !interface.is_loopback() {
@@ -501,23 +504,35 @@ impl Network {
     /// `ENODEV`, `EADDRNOTAVAIL`.
     pub fn remove_address(&self, index: u32, ip: IpAddr) -> Result<()> {
         let interface = self.interface(index).ok_or(Errno::ENODEV)?;
-        let (old, is_last) = {
+        let old = {
             let mut addresses = interface.addresses.lock();
             let at = addresses.iter().position(|own| own.ip == ip);
-            let old = addresses.remove(at.ok_or(Errno::EADDRNOTAVAIL)?);
-            let has_more = addresses.iter().any(|own| own.prefix == old.prefix);
-            (old, !has_more)
+            addresses.remove(at.ok_or(Errno::EADDRNOTAVAIL)?)
         };
         self.note_own(ip);
         if let Some(group) = solicited_group(&interface, ip) {
             self.leave(group, index);
         }
-        if is_last {
-            // It may have been removed, or never have come.
-            let _ = self.remove_route(old.prefix, index);
-        }
+        self.leave_network(&interface, &old);
         self.note(Change::NoAddress(index, old));
         Ok(())
+    }
+
+    /// Removes the route that belongs to an address which is gone, unless another one is in the same
+    /// network.
+    fn leave_network(&self, interface: &Interface, old: &Address) {
+        let has_more = {
+            let addresses = interface.addresses.lock();
+            addresses.iter().any(|own| own.prefix == old.prefix)
+        };
+        if !has_more && !old.is_alone {
+            // It may have been removed, or never have come.
+            let _ = self.remove_route_if(|it| {
+                it.prefix == old.prefix
+                    && it.interface == interface.index()
+                    && it.origin == Origin::Kernel
+            });
+        }
     }
 
     /// Notes whether an address is valid on any interface. There is room for one more.
