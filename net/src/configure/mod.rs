@@ -453,7 +453,8 @@ impl Configurator {
         // Addresses that are gone are not checked any more: there are as many checks as addresses.
         let interface = self.network.interface(own.index).ok_or(Errno::ENODEV)?;
         let is_there = |other: Ipv6Addr| interface.address(other.into()).is_some();
-        own.checks.retain(|&(other, _)| other != ip && is_there(other));
+        own.checks
+            .retain(|&(other, _)| other != ip && is_there(other));
         own.checks.try_reserve(1)?;
         let address = Address {
             state: AddressState::Tentative,

@@ -14,7 +14,8 @@ use super::{
     ethernet::{self, Arp, Discovery},
     interface::Interface,
     neighbours::{Answer, Question},
-    network::{Network, Route},
+    network::Network,
+    routes::Route,
 };
 use crate::{
     counters::Counter,
