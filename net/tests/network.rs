@@ -402,3 +402,33 @@ fn a_raw_packet_is_no_longer_than_its_header_can_say() {
         assert!(tap.take().len() > 40);
     });
 }
+
+#[test]
+fn a_group_that_the_link_was_not_told_of_is_not_left_for_others() {
+    on_machines(1, |_| {
+        let (stack, tap) = machine();
+        let network = stack.network();
+        let options = datagram::Options::default();
+        let new = || stack.datagram_socket(Family::V4, Protocol::Udp, options);
+        let group = |n: u32| IpAddr::V4(Ipv4Addr::from(0xe100_0000 | n));
+        let mut groups = 0;
+        network.visit_groups(|_, _, _| groups += 1);
+        let many: Vec<_> = (0..64).map(|_| new()).collect();
+        for n in groups..1024 {
+            many[n as usize / 20].join(group(n), 2).unwrap();
+        }
+        let (late, other) = (new(), new());
+        late.join(group(5000), 2).unwrap();
+        many[51].close();
+        tap.take();
+        other.join(group(5000), 2).unwrap();
+        assert_eq!(tap.take().len(), 1, "the link is told");
+        late.close();
+        assert!(tap.take().is_empty(), "the other one is a member still");
+        other.close();
+        assert_eq!(tap.take().len(), 1);
+        for socket in &many {
+            socket.close();
+        }
+    });
+}

@@ -371,7 +371,7 @@ impl Network {
         if old.is_none()
             && let Some(group) = solicited_group(&interface, address.ip)
         {
-            self.join(group, index);
+            self.join_own(group, index);
         }
         if address.state == AddressState::Valid && !address.is_alone && !interface.is_loopback() {
             self.put_route(RouteEntry {
