@@ -423,8 +423,8 @@ impl Network {
         Ok(())
     }
 
-    /// Removes the route that belongs to an address which is gone, unless another one is in the same
-    /// network.
+    /// Removes the route that belongs to an address which is gone, unless another address is in the
+    /// same network.
     fn leave_network(&self, interface: &Interface, old: &Address) {
         let has_more = {
             let addresses = interface.addresses.lock();
