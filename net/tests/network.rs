@@ -418,7 +418,8 @@ fn a_group_that_the_link_was_not_told_of_is_not_left_for_others() {
             many[n as usize / 20].join(group(n), 2).unwrap();
         }
         let (late, other) = (new(), new());
-        late.join(group(5000), 2).unwrap();
+        assert_eq!(late.join(group(5000), 2), Err(Errno::ENOBUFS));
+        assert_eq!(late.leave(group(5000), 2), Err(Errno::EADDRNOTAVAIL));
         many[51].close();
         tap.take();
         other.join(group(5000), 2).unwrap();

@@ -388,7 +388,7 @@ impl Socket {
     ///
     /// # Errors
     /// `EINVAL` for an address that is no group, `EADDRINUSE` if it is a member, `ENOBUFS` if it is
-    /// in too many groups.
+    /// in too many groups, or all sockets together are.
     pub fn join(&self, group: IpAddr, interface: u32) -> Result<()> {
         if !group.is_multicast() {
             return Err(Errno::EINVAL);
@@ -414,7 +414,9 @@ impl Socket {
         table.join(group);
         drop(table);
         if !self.network.join(group, at) {
-            return Ok(());
+            // Another thread may have left it meanwhile.
+            let _ = self.leave(group, interface);
+            return Err(Errno::ENOBUFS);
         }
         let is_member = {
             let mut inner = self.inner();
