@@ -13,7 +13,7 @@ use common::tap::{self, OWN, Tap, ip, packet, set_sum};
 use net::{
     Stack,
     configure::How,
-    ip::{Address, AddressState, Origin, Prefix},
+    ip::{Address, AddressState, Origin, Prefix, RouteEntry},
 };
 use nucleus::{
     sim::{Random, on_machines},
@@ -520,5 +520,101 @@ fn floods_of_advertisements_make_a_bounded_number_of_addresses() {
         let interface = stack.network().interface(2).unwrap();
         assert!(interface.addresses().unwrap().len() <= 17);
         assert!(stack.network().routes().unwrap().len() <= 40);
+    });
+}
+
+/// Gets an address from a server, whose last message `edit` changes.
+fn lease_with(stack: &Stack, tap: &Tap, edit: impl FnOnce(&mut Vec<u8>)) {
+    pass(stack, 1);
+    let sent = tap.take();
+    stack.receive(2, packet(&answer(&sent[0], 2, |_| {})));
+    pass(stack, 1);
+    let sent = tap.take();
+    stack.receive(2, packet(&answer(&sent[0], 5, edit)));
+    (0..5).for_each(|_| pass(stack, 100));
+    tap.take();
+    assert!(stack.configurator().is_settled());
+}
+
+#[test]
+fn a_server_that_wants_to_be_asked_all_the_time_is_not() {
+    on_machines(1, |_| {
+        for options in [[58, 4, 0, 0, 0, 0], [59, 4, 0, 0, 0, 0]] {
+            let (stack, tap) = machine(DHCP);
+            lease_with(&stack, &tap, |message| message.extend(options));
+            pass(&stack, 20_000);
+            let sent = tap.take();
+            assert!(sent.is_empty(), "{options:?}: {sent:x?}");
+        }
+    });
+}
+
+/// A server that names another router, or another network, each time it is asked.
+#[test]
+fn a_lease_leaves_no_route_of_an_earlier_one() {
+    on_machines(1, |_| {
+        let (stack, tap) = machine(DHCP);
+        lease(&stack, &tap);
+        let network = stack.network();
+        let routes = || network.routes().unwrap().len();
+        let few = routes();
+        for nth in 2..10 {
+            stack.note_carrier(2);
+            pass(&stack, 1);
+            let sent = tap.take();
+            let edit = |message: &mut Vec<u8>| {
+                let mask = 0xffff_0000_u32 << (nth % 4);
+                message.extend([3, 4, 10, 9, 0, nth, 1, 4]);
+                message.extend(mask.to_be_bytes());
+            };
+            stack.receive(2, packet(&answer(&sent[0], 5, edit)));
+            let far = network.route(IpAddr::from([1, 2, 3, 4])).unwrap();
+            assert_eq!(far.next_hop, IpAddr::from([10, 9, 0, nth]));
+            assert_eq!(routes(), few, "after {nth}");
+        }
+        pass(&stack, 250_000);
+        assert!(!network.is_own(GIVEN.into()));
+        assert_eq!(routes(), 0);
+    });
+}
+
+/// What one link's router says takes nothing from another link.
+#[test]
+fn routers_of_one_link_leave_room_for_those_of_others() {
+    on_machines(1, |_| {
+        let (stack, _) = machine(V6);
+        let network = stack.network();
+        let index = network.add_interface(Arc::new(Tap::default())).unwrap();
+        stack.configurator().add(index, V6).unwrap();
+        pass(&stack, 1_100);
+        for nth in 0..100u16 {
+            let mut options = prefix(9_000);
+            options[18..20].copy_from_slice(&nth.to_be_bytes());
+            stack.receive(2, packet(&router(&options, 1800)));
+        }
+        stack.receive(index, packet(&router(&[], 1800)));
+        let routes = network.routes().unwrap();
+        let is_it = |it: &&RouteEntry| it.interface == index && it.gateway.is_some();
+        assert_eq!(routes.iter().filter(is_it).count(), 1);
+    });
+}
+
+/// Machines of a network that is not on the link are reached by the router (RFC 5942 4).
+#[test]
+fn an_address_alone_makes_no_route_to_its_network() {
+    on_machines(1, |_| {
+        let (stack, _) = machine(V6);
+        let network = stack.network();
+        pass(&stack, 1_100);
+        let mut options = prefix(9_000);
+        options[3] = 0x40;
+        stack.receive(2, packet(&router(&options, 1800)));
+        pass(&stack, 1_100);
+        assert!(network.is_own(own(0xfd55).into()));
+        let way = network.route("fd55::1".parse().unwrap()).unwrap();
+        assert_eq!(way.next_hop, IpAddr::V6(ROUTER));
+        stack.receive(2, packet(&router(&prefix(9_000), 1800)));
+        let way = network.route("fd55::1".parse().unwrap()).unwrap();
+        assert_eq!(way.next_hop, "fd55::1".parse::<IpAddr>().unwrap());
     });
 }

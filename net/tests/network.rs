@@ -13,6 +13,7 @@ use fbuf::BytesSource;
 use net::{
     Family, Stack,
     datagram::{self, Protocol, SendOptions},
+    ip::{Prefix, RouteEntry},
     link::bad::GOOD,
     packet::{Checksum, Sum},
     tcp::{Options, Phase},
@@ -351,5 +352,84 @@ fn devices_that_cut_get_large_segments() {
         sum.add(&(bytes.len() as u16 - 34).to_be_bytes());
         assert_eq!(bytes[50..52], sum.partial().to_be_bytes());
         socket.close(true);
+    });
+}
+
+/// Fragments of a payload of so many bytes, which a socket sends to neighbour 100.
+fn send_far(stack: &Stack, protocol: Protocol, n: usize) -> Result<usize, Errno> {
+    let socket = stack.datagram_socket(Family::V4, protocol, datagram::Options::default());
+    let bytes = vec![7; n];
+    let how = SendOptions {
+        to: Some(SocketAddr::new(address(Family::V4, 100), 9)),
+        hops: 64,
+        from: None,
+        service: 0,
+        interface: 0,
+    };
+    let sent = socket.send(&mut BytesSource::new(&bytes), how);
+    socket.close();
+    sent
+}
+
+#[test]
+fn a_route_that_has_no_room_for_a_fragment_sends_none() {
+    on_machines(1, |_| {
+        for mtu in [1, 20, 27] {
+            let (stack, tap) = machine();
+            let route = RouteEntry {
+                mtu,
+                ..RouteEntry::new(Prefix::new(address(Family::V4, 100), 32).unwrap(), 2, None)
+            };
+            stack.network().put_route(route).unwrap();
+            let sent = send_far(&stack, Protocol::Udp, 100);
+            assert_eq!(sent, Err(Errno::EMSGSIZE), "{mtu}");
+            assert!(tap.take().is_empty());
+        }
+    });
+}
+
+#[test]
+fn a_raw_packet_is_no_longer_than_its_header_can_say() {
+    on_machines(1, |_| {
+        let (stack, tap) = machine();
+        let free = frame::usage().free;
+        for n in [65_516, 65_536, 1 << 20] {
+            let sent = send_far(&stack, Protocol::Raw(200), n);
+            assert_eq!(sent, Err(Errno::EMSGSIZE), "{n}");
+            assert!(tap.take().is_empty() && frame::usage().free == free);
+        }
+        assert_eq!(send_far(&stack, Protocol::Raw(200), 65_515), Ok(65_515));
+        assert!(tap.take().len() > 40);
+    });
+}
+
+#[test]
+fn a_group_that_the_link_was_not_told_of_is_not_left_for_others() {
+    on_machines(1, |_| {
+        let (stack, tap) = machine();
+        let network = stack.network();
+        let options = datagram::Options::default();
+        let new = || stack.datagram_socket(Family::V4, Protocol::Udp, options);
+        let group = |n: u32| IpAddr::V4(Ipv4Addr::from(0xe100_0000 | n));
+        let mut groups = 0;
+        network.visit_groups(|_, _, _| groups += 1);
+        let many: Vec<_> = (0..64).map(|_| new()).collect();
+        for n in groups..1024 {
+            many[n as usize / 20].join(group(n), 2).unwrap();
+        }
+        let (late, other) = (new(), new());
+        assert_eq!(late.join(group(5000), 2), Err(Errno::ENOBUFS));
+        assert_eq!(late.leave(group(5000), 2), Err(Errno::EADDRNOTAVAIL));
+        many[51].close();
+        tap.take();
+        other.join(group(5000), 2).unwrap();
+        assert_eq!(tap.take().len(), 1, "the link is told");
+        late.close();
+        assert!(tap.take().is_empty(), "the other one is a member still");
+        other.close();
+        assert_eq!(tap.take().len(), 1);
+        for socket in &many {
+            socket.close();
+        }
     });
 }

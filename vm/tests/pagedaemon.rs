@@ -240,43 +240,25 @@ fn memory_is_exhausted() {
     });
 }
 
-/// No two free frames are adjacent, so no page table can be made: the request is refused in the
-/// end, however much is free, and succeeds once two adjacent frames are free.
+/// No two free frames are adjacent: page tables are made of them all the same, until programs get
+/// none of the frames that are left.
 #[test]
 fn free_frames_that_stand_apart() {
     support::check("apart", 0..6, CONFIG, || {
         user::set_fault_hook(resolve);
         vm::start_pagedaemon().expect("a task");
-        let map = memory(1);
         let mut frames: Vec<Frame> =
             core::iter::from_fn(|| Frame::alloc(frame::Contents::Stale).ok()).collect();
         frames.retain(|frame| frame.number() % 2 == 0);
         let fault = |map: &Map| map.fault(MEMORY, Access::Write);
-        // The first ones come from the reserve.
-        let mut others = Vec::new();
-        let refused = loop {
-            let other = memory(1);
-            let result = fault(&other);
-            others.push(other);
-            if result.is_err() {
-                break result;
-            }
-        };
-        assert_eq!(refused, Err(Fault::OutOfMemory));
-        assert!(frame::available() > frame::total() / 3);
-        let mut tries = 0;
-        let last = loop {
-            assert_eq!(fault(&map), Err(Fault::OutOfMemory));
-            tries += 1;
-            match vm::wait_for_memory() {
-                MemoryWait::Retry => assert!(tries < 20, "it is tried for ever"),
-                MemoryWait::Exhausted => break tries,
-            }
-        };
-        assert!(last > 1, "it is not tried again");
+        // Each takes a table of each level and a page, but for that of level 4, which it has.
+        let others: Vec<_> = (0..60).map(|_| memory(1)).collect();
+        let is_refused = |map: &Arc<Map>| fault(map) == Err(Fault::OutOfMemory);
+        let refused = others.iter().position(is_refused).expect("too many");
+        assert!(refused > 1, "none was made");
+        assert!(frame::available() <= frame::targets().min);
         drop(frames);
-        assert_eq!(fault(&map), Ok(()));
-        others.push(map);
+        assert_eq!(fault(&others[refused]), Ok(()));
         others.iter().for_each(|map| map.tear_down());
         drop(others);
         vm::stop_pagedaemon();

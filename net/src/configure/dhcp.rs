@@ -55,10 +55,11 @@ impl Lease {
     fn new(reply: Reply, asked_at: u64) -> Lease {
         let times = (reply.lease != FOR_EVER).then(|| {
             let len = u64::from(reply.lease).max(LEAST_LEASE);
-            let rebind = reply.rebind.map_or(len * 7 / 8, u64::from).min(len);
-            let renew = reply.renew.map_or(len / 2, u64::from).min(rebind);
-            // T1 of 0 would ask all the time.
-            let renew = renew.max((LEAST_LEASE / 2).min(rebind));
+            // Times of 0 would ask all the time.
+            let least = LEAST_LEASE / 2;
+            let rebind = reply.rebind.map_or(len * 7 / 8, u64::from);
+            let rebind = rebind.clamp(least, len);
+            let renew = reply.renew.map_or(len / 2, u64::from).clamp(least, rebind);
             [renew, rebind, len].map(|seconds| asked_at + seconds * SECOND)
         });
         Lease { reply, times }

@@ -383,7 +383,9 @@ impl Configurator {
         let Ok(routes) = self.network.routes() else {
             return;
         };
-        let of_routers = routes.iter().filter(|it| it.origin == Origin::Router);
+        let of_routers = routes
+            .iter()
+            .filter(|it| it.interface == route.interface && it.origin == Origin::Router);
         if of_routers.count() < MOST_OF_ROUTERS || routes.iter().any(is_it) {
             let route = RouteEntry {
                 valid_until: until,
@@ -411,9 +413,11 @@ impl Configurator {
                 if of_routers.count() < MOST_OF_ROUTERS
                     && let Some(address) = made(ip, Origin::Router)
                 {
+                    // Whether the network is on the link is said apart (RFC 5942 4).
                     let address = Address {
                         preferred_until: until(preferred),
                         valid_until: until(valid),
+                        is_alone: true,
                         ..address
                     };
                     // Without memory there is none.
@@ -446,13 +450,17 @@ impl Configurator {
         let IpAddr::V6(ip) = address.ip else {
             return Err(Errno::EINVAL);
         };
+        // Addresses that are gone are not checked any more: there are as many checks as addresses.
+        let interface = self.network.interface(own.index).ok_or(Errno::ENODEV)?;
+        let is_there = |other: Ipv6Addr| interface.address(other.into()).is_some();
+        own.checks
+            .retain(|&(other, _)| other != ip && is_there(other));
         own.checks.try_reserve(1)?;
         let address = Address {
             state: AddressState::Tentative,
             ..address
         };
         self.network.put_address(own.index, address)?;
-        own.checks.retain(|(other, _)| *other != ip);
         own.checks.push((ip, now() + CHECK));
         self.network.ask_for_owner(own.index, ip.into());
         Ok(())
@@ -468,9 +476,7 @@ impl Configurator {
         };
         if let Event::Lost(_) = event {
             log!("net: the address {ip} is lost");
-            let _ = self
-                .network
-                .remove_route_if(|it| it.interface == index && it.origin == Origin::Dhcp);
+            self.remove_dhcp_routes(index, None);
             let _ = self.network.remove_address(index, ip);
             return;
         }
@@ -495,6 +501,7 @@ impl Configurator {
             return;
         }
         let mut result = self.network.put_address(index, address);
+        self.remove_dhcp_routes(index, reply.router);
         if let Some(router) = reply.router {
             result = result.and_then(|()| {
                 self.network.put_route(RouteEntry {
@@ -514,6 +521,17 @@ impl Configurator {
             Ok(()) => {}
             Err(error) => log!("net: {ip} can't be set: {}", error.name()),
         }
+    }
+
+    /// Removes the routes of a lease, but not those by the router that it still names.
+    fn remove_dhcp_routes(&self, index: u32, router: Option<Ipv4Addr>) {
+        let router = router.map(IpAddr::from);
+        let is_over = |it: &RouteEntry| {
+            it.interface == index
+                && it.origin == Origin::Dhcp
+                && (router.is_none() || it.gateway != router)
+        };
+        while self.network.remove_route_if(is_over).is_ok() {}
     }
 
     /// Runs the timers that are due; returns when the next one will be, in nanoseconds since boot.

@@ -90,8 +90,11 @@ impl Socket {
         options: &Options,
         how: SendOptions,
     ) -> Result<usize> {
-        let (usual, route) = self.way(options, to, how.interface)?;
         let len = data.left();
+        if len > MAX_PACKET {
+            return Err(Errno::EMSGSIZE);
+        }
+        let (usual, route) = self.way(options, to, how.interface)?;
         if options.has_header && to.is_ipv4() {
             return self.send_made(to, route, data);
         }
@@ -100,6 +103,7 @@ impl Socket {
         }
         let from = choose_source(&self.network, how.from, self.inner().local, usual, to)?;
         if let Some(route) = route {
+            Packet::check_len(to, len)?;
             let mut bytes = Aggregate::new();
             if bytes.fill_from(data, len)? < len {
                 return Err(Errno::EFAULT);
@@ -173,9 +177,6 @@ impl Socket {
     fn send_made(&self, to: IpAddr, route: Option<Route>, data: &mut dyn Source) -> Result<usize> {
         let len = data.left();
         let mut header = [0; LONGEST_HEADER];
-        if len > MAX_PACKET {
-            return Err(Errno::EMSGSIZE);
-        }
         let mut bytes = Aggregate::new();
         if bytes.fill_from(data, len)? < len {
             return Err(Errno::EFAULT);

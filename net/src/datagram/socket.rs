@@ -120,8 +120,8 @@ pub(super) struct Membership {
     group: IpAddr,
     /// The number of the interface as the program gave it; 0 for any.
     interface: u32,
-    /// The number of the interface where it was joined.
-    at: u32,
+    /// The number of the interface where it was joined; `None` while the link is not told of it.
+    at: Option<u32>,
 }
 
 /// A snapshot of a socket.
@@ -388,7 +388,7 @@ impl Socket {
     ///
     /// # Errors
     /// `EINVAL` for an address that is no group, `EADDRINUSE` if it is a member, `ENOBUFS` if it is
-    /// in too many groups.
+    /// in too many groups, or all sockets together are.
     pub fn join(&self, group: IpAddr, interface: u32) -> Result<()> {
         if !group.is_multicast() {
             return Err(Errno::EINVAL);
@@ -408,12 +408,28 @@ impl Socket {
             inner.groups.push(Membership {
                 group,
                 interface,
-                at,
+                at: None,
             });
         }
         table.join(group);
         drop(table);
-        self.network.join(group, at);
+        if !self.network.join(group, at) {
+            // Another thread may have left it meanwhile.
+            let _ = self.leave(group, interface);
+            return Err(Errno::ENOBUFS);
+        }
+        let is_member = {
+            let mut inner = self.inner();
+            let is_it = |own: &&mut Membership| {
+                (own.group, own.interface, own.at) == (group, interface, None)
+            };
+            let own = inner.groups.iter_mut().find(is_it);
+            own.map(|own| own.at = Some(at)).is_some()
+        };
+        if !is_member {
+            // Another thread has left it meanwhile.
+            self.network.leave(group, at);
+        }
         Ok(())
     }
 
@@ -433,7 +449,9 @@ impl Socket {
         };
         table.leave(group);
         drop(table);
-        self.network.leave(group, left.at);
+        if let Some(at) = left.at {
+            self.network.leave(group, at);
+        }
         Ok(())
     }
 
@@ -461,7 +479,9 @@ impl Socket {
         }
         drop(table);
         for own in groups {
-            self.network.leave(own.group, own.at);
+            if let Some(at) = own.at {
+                self.network.leave(own.group, at);
+            }
         }
         let left = {
             let mut queue = self.queue.lock();

@@ -9,7 +9,8 @@ use abi::{Errno, Result};
 use super::{
     address::{self, Prefix},
     interface::{Address, Interface, LOOPBACK, Origin},
-    network::{Change, Network, RouteEntry, RouteKind},
+    network::{Change, Network},
+    routes::{RouteEntry, RouteKind},
     source::scope_of,
 };
 use crate::{link::Mac, timer::now};

@@ -7,10 +7,8 @@ use abi::Errno;
 use fbuf::{Aggregate, BytesSource};
 
 use super::{
-    ICMP, ICMP_V6, TCP, UDP, ethernet,
-    input::Received,
-    network::{LEAST_MTU_V6, Network},
-    output::Sending,
+    ICMP, ICMP_V6, TCP, UDP, ethernet, input::Received, network::Network, output::Sending,
+    routes::LEAST_MTU_V6,
 };
 use crate::{
     packet::{Head, Packet},

@@ -16,7 +16,7 @@ use crate::{
     timer::now,
 };
 
-/// The most groups of all interfaces.
+/// The most groups of all interfaces that sockets join and the link is told of.
 const MOST: usize = 1024;
 /// Types of messages of IGMP, and of ICMP for IPv6.
 const QUERY: u8 = 0x11;
@@ -52,11 +52,21 @@ impl Network {
     }
 
     /// Notes that a socket has joined a group on an interface. The link is told of the first one.
-    pub(crate) fn join(&self, group: IpAddr, index: u32) {
+    /// Returns false if there are too many groups: the link is not told, and nothing is to be left.
+    pub(crate) fn join(&self, group: IpAddr, index: u32) -> bool {
+        self.join_one_of(MOST, group, index)
+    }
+
+    /// Joins the group of an address. There are few: addresses are limited.
+    pub(super) fn join_own(&self, group: IpAddr, index: u32) {
+        self.join_one_of(usize::MAX, group, index);
+    }
+
+    fn join_one_of(&self, most: usize, group: IpAddr, index: u32) -> bool {
         let is_first = {
             let mut groups = self.groups.lock();
-            if groups.0.len() >= MOST && !groups.0.contains_key(&(index, group)) {
-                return;
+            if groups.0.len() >= most && !groups.0.contains_key(&(index, group)) {
+                return false;
             }
             let count = groups.0.entry((index, group)).or_default();
             *count += 1;
@@ -65,6 +75,7 @@ impl Network {
         if is_first && let Some(interface) = self.interface(index) {
             self.tell_of_group(&interface, group, true);
         }
+        true
     }
 
     /// Notes that a socket has left a group.

@@ -371,19 +371,18 @@ impl Interface {
         Ok(all)
     }
 
-    /// Adds an address, or changes what is known of one that is there. Returns whether it is new.
-    pub(super) fn put_address(&self, address: Address) -> Result<bool> {
+    /// Adds an address, or changes what is known of one that is there; returns what was known.
+    pub(super) fn put_address(&self, address: Address) -> Result<Option<Address>> {
         let mut addresses = self.addresses.lock();
         if let Some(old) = addresses.iter_mut().find(|old| old.ip == address.ip) {
-            *old = address;
-            return Ok(false);
+            return Ok(Some(core::mem::replace(old, address)));
         }
         if addresses.len() >= MOST_ADDRESSES {
             return Err(Errno::ENOBUFS);
         }
         addresses.try_reserve(1)?;
         addresses.push(address);
-        Ok(true)
+        Ok(None)
     }
 
     /// Returns what is known of an address, valid or not.

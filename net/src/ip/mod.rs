@@ -2,8 +2,8 @@
 //!
 //! - `address`: addresses and networks, and which of them a bound socket covers;
 //! - [`Interface`] (`interface`): a device with its name, addresses, state and counts;
-//! - [`Network`] (`network`): the interfaces, routes, MTUs of paths; `configure`: more of what
-//!   programs change; `source`: the choice of a packet's source;
+//! - [`Network`] (`network`): the interfaces and their addresses; `routes`: the routes, and MTUs of
+//!   paths; `configure`: more of what programs change; `source`: the choice of a packet's source;
 //! - `input`: packets that arrive; `output`: packets that are sent;
 //! - `neighbours`: addresses on the link; `ethernet`: formats of the link;
 //! - `groups`: membership in groups, told by IGMP and MLD;
@@ -26,6 +26,7 @@ mod neighbours;
 mod network;
 mod output;
 mod raw;
+mod routes;
 mod source;
 
 pub use address::{Cover, Family, Prefix, destination, is_own, source_for};
@@ -37,9 +38,10 @@ pub use interface::{
     Address, AddressState, Interface, LOOPBACK, Name, Origin, Traffic, is_link_local,
 };
 pub use neighbours::Neighbour;
-pub use network::{Change, Network, Route, RouteEntry, RouteKind, Upper};
+pub use network::{Change, Network, Upper};
 pub use output::Sending;
 pub(crate) use raw::Packet;
+pub use routes::{Route, RouteEntry, RouteKind};
 pub use source::scope_of;
 
 /// The protocol number of ICMP in IPv4.

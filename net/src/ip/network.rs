@@ -1,5 +1,4 @@
-//! The network of one machine: its interfaces, their addresses, routes, and what is known of
-//! paths.
+//! The network of one machine: its interfaces, their addresses, timers, and the watcher of changes.
 
 use alloc::{boxed::Box, collections::BTreeMap, sync::Arc, vec::Vec};
 use core::{
@@ -8,10 +7,7 @@ use core::{
 };
 
 use abi::{Errno, Result};
-use nucleus::{
-    Pieces,
-    sync::{OnceBox, Rank, SpinLock},
-};
+use nucleus::sync::{OnceBox, Rank, SpinLock};
 
 use super::{
     address::{self, Prefix},
@@ -22,87 +18,15 @@ use super::{
     input::Received,
     interface::{Address, AddressState, Interface, LOOPBACK, Name, Origin},
     neighbours::{Neighbour, Question},
+    routes::RouteEntry,
 };
 use crate::{
     link::{Device, Loopback, Taps},
     timer::{Alarm, now},
 };
 
-/// The most interfaces, routes, and paths with a small MTU that are remembered.
+/// The most interfaces.
 const MOST_INTERFACES: usize = 64;
-const MOST_ROUTES: usize = 1024;
-const MOST_PATHS: usize = 256;
-/// The time for which a path's MTU is remembered, in nanoseconds: Linux's `mtu_expires`.
-const PATH_AGE: u64 = 600_000_000_000;
-/// The least MTU of a path: Linux's `min_pmtu`, and that of IPv6.
-const LEAST_MTU_V4: u16 = 552;
-pub(super) const LEAST_MTU_V6: u16 = 1280;
-
-/// What becomes of packets on a route.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum RouteKind {
-    /// They are sent.
-    #[default]
-    Unicast,
-    /// They are dropped.
-    Blackhole,
-    /// The destination can't be reached.
-    Unreachable,
-    /// The destination must not be reached.
-    Prohibited,
-}
-
-/// A route as it is configured.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RouteEntry {
-    /// The destinations.
-    pub prefix: Prefix,
-    /// The number of the interface where packets leave.
-    pub interface: u32,
-    /// The neighbour that they go to; `None` for the destination itself.
-    pub gateway: Option<IpAddr>,
-    /// Of routes to the same network the one with the least is used.
-    pub metric: u32,
-    /// Where it comes from.
-    pub origin: Origin,
-    /// The source of packets; `None` for the interface's usual one.
-    pub source: Option<IpAddr>,
-    /// Until when it holds, in nanoseconds since boot; `None` for ever.
-    pub valid_until: Option<u64>,
-    /// What becomes of packets.
-    pub kind: RouteKind,
-    /// Bytes of the largest packet; 0 for the interface's.
-    pub mtu: u16,
-}
-
-impl RouteEntry {
-    /// A route for ever.
-    pub fn new(prefix: Prefix, interface: u32, gateway: Option<IpAddr>) -> RouteEntry {
-        RouteEntry {
-            prefix,
-            interface,
-            gateway,
-            metric: 0,
-            origin: Origin::Static,
-            source: None,
-            valid_until: None,
-            kind: RouteKind::Unicast,
-            mtu: 0,
-        }
-    }
-
-    /// Tells whether it leads to one address at an interface.
-    fn is_direct(&self) -> bool {
-        let whole = if self.prefix.is_ipv4() { 32 } else { 128 };
-        self.prefix.bits() == whole && self.gateway.is_none()
-    }
-
-    /// Tells whether both are the same route: what a second one replaces.
-    fn is_same(&self, other: &RouteEntry) -> bool {
-        (self.prefix, self.interface, self.gateway, self.metric)
-            == (other.prefix, other.interface, other.gateway, other.metric)
-    }
-}
 
 /// A change of the configuration, for those that watch it.
 #[derive(Clone, Copy, Debug)]
@@ -125,14 +49,6 @@ pub enum Change {
     NoNeighbour(u32, IpAddr),
 }
 
-/// Tells whether packets to an address go to several machines.
-fn is_for_many(to: IpAddr) -> bool {
-    match to {
-        IpAddr::V4(to) => to.is_multicast() || to.is_broadcast(),
-        IpAddr::V6(to) => to.is_multicast(),
-    }
-}
-
 /// Returns the group in which neighbours look for an address (RFC 4861 7.2.1), if they do.
 fn solicited_group(interface: &Interface, ip: IpAddr) -> Option<IpAddr> {
     interface.mac()?;
@@ -140,21 +56,6 @@ fn solicited_group(interface: &Interface, ip: IpAddr) -> Option<IpAddr> {
         IpAddr::V4(_) => None,
         IpAddr::V6(ip) => Some(ethernet::solicited_group(ip).into()),
     }
-}
-
-/// The way to an address.
-#[derive(Clone)]
-pub struct Route {
-    /// Where packets leave.
-    pub interface: Arc<Interface>,
-    /// The neighbour that they go to.
-    pub next_hop: IpAddr,
-    /// Their usual source.
-    pub source: IpAddr,
-    /// Bytes of the largest packet that arrives.
-    pub mtu: u16,
-    /// The state of the configuration that this follows from.
-    generation: u64,
 }
 
 /// The protocols above IP.
@@ -182,10 +83,12 @@ pub struct Network {
     interfaces: SpinLock<Vec<Arc<Interface>>>,
     /// The addresses of all interfaces.
     own: SpinLock<Vec<IpAddr>>,
-    routes: SpinLock<Vec<RouteEntry>>,
+    /// The longest prefix first, then the least metric.
+    pub(super) routes: SpinLock<Vec<RouteEntry>>,
     /// Changes with every change of addresses, routes and paths.
-    generation: AtomicU64,
-    paths: SpinLock<BTreeMap<IpAddr, (u16, u64)>>,
+    pub(super) generation: AtomicU64,
+    /// MTUs of paths, and until when they hold.
+    pub(super) paths: SpinLock<BTreeMap<IpAddr, (u16, u64)>>,
     pub(super) fragments: SpinLock<Fragments>,
     pub(super) errors: SpinLock<Budget>,
     pub(super) idents: AtomicU64,
@@ -460,10 +363,15 @@ impl Network {
         let interface = self.interface(index).ok_or(Errno::ENODEV)?;
         // There is room for it, so that nothing is half done.
         self.own.lock().try_reserve(1)?;
-        let is_new = interface.put_address(address)?;
+        let old = interface.put_address(address)?;
         self.note_own(address.ip);
-        if is_new && let Some(group) = solicited_group(&interface, address.ip) {
-            self.join(group, index);
+        if let Some(old) = old.filter(|old| old.prefix != address.prefix) {
+            self.leave_network(&interface, &old);
+        }
+        if old.is_none()
+            && let Some(group) = solicited_group(&interface, address.ip)
+        {
+            self.join_own(group, index);
         }
         if address.state == AddressState::Valid && !address.is_alone && !interface.is_loopback() {
             self.put_route(RouteEntry {
@@ -501,23 +409,35 @@ impl Network {
     /// `ENODEV`, `EADDRNOTAVAIL`.
     pub fn remove_address(&self, index: u32, ip: IpAddr) -> Result<()> {
         let interface = self.interface(index).ok_or(Errno::ENODEV)?;
-        let (old, is_last) = {
+        let old = {
             let mut addresses = interface.addresses.lock();
             let at = addresses.iter().position(|own| own.ip == ip);
-            let old = addresses.remove(at.ok_or(Errno::EADDRNOTAVAIL)?);
-            let has_more = addresses.iter().any(|own| own.prefix == old.prefix);
-            (old, !has_more)
+            addresses.remove(at.ok_or(Errno::EADDRNOTAVAIL)?)
         };
         self.note_own(ip);
         if let Some(group) = solicited_group(&interface, ip) {
             self.leave(group, index);
         }
-        if is_last {
-            // It may have been removed, or never have come.
-            let _ = self.remove_route(old.prefix, index);
-        }
+        self.leave_network(&interface, &old);
         self.note(Change::NoAddress(index, old));
         Ok(())
+    }
+
+    /// Removes the route that belongs to an address which is gone, unless another address is in the
+    /// same network.
+    fn leave_network(&self, interface: &Interface, old: &Address) {
+        let has_more = {
+            let addresses = interface.addresses.lock();
+            addresses.iter().any(|own| own.prefix == old.prefix)
+        };
+        if !has_more && !old.is_alone {
+            // It may have been removed, or never have come.
+            let _ = self.remove_route_if(|it| {
+                it.prefix == old.prefix
+                    && it.interface == interface.index()
+                    && it.origin == Origin::Kernel
+            });
+        }
     }
 
     /// Notes whether an address is valid on any interface. There is room for one more.
@@ -531,164 +451,9 @@ impl Network {
         }
     }
 
-    /// Adds a route to a network, by a gateway or to the neighbours themselves.
-    ///
-    /// # Errors
-    /// `ENOMEM`, `ENOBUFS` if there are too many.
-    pub fn add_route(&self, prefix: Prefix, index: u32, gateway: Option<IpAddr>) -> Result<()> {
-        self.put_route(RouteEntry::new(prefix, index, gateway))
-    }
-
-    /// Adds a route, in place of the same one if it is there.
-    ///
-    /// # Errors
-    /// `ENOMEM`, `ENOBUFS` if there are too many.
-    pub fn put_route(&self, route: RouteEntry) -> Result<()> {
-        let mut routes = self.routes.lock();
-        if let Some(old) = routes.iter_mut().find(|old| old.is_same(&route)) {
-            *old = route;
-        } else {
-            if routes.len() >= MOST_ROUTES {
-                return Err(Errno::ENOBUFS);
-            }
-            routes.try_reserve(1)?;
-            // The longest prefix comes first, then the least metric.
-            let key = |it: &RouteEntry| (u8::MAX - it.prefix.bits(), it.metric);
-            let at = routes.partition_point(|other| key(other) <= key(&route));
-            routes.insert(at, route);
-        }
-        drop(routes);
-        self.note(Change::Route(route));
-        Ok(())
-    }
-
-    /// Removes a route to a network.
-    ///
-    /// # Errors
-    /// `ESRCH`.
-    pub fn remove_route(&self, prefix: Prefix, index: u32) -> Result<()> {
-        self.remove_route_if(|entry| entry.prefix == prefix && entry.interface == index)
-    }
-
-    /// Removes the first route of which `is_it` is true.
-    ///
-    /// # Errors
-    /// `ESRCH`.
-    pub fn remove_route_if(&self, is_it: impl Fn(&RouteEntry) -> bool) -> Result<()> {
-        let mut routes = self.routes.lock();
-        let at = routes.iter().position(is_it).ok_or(Errno::ESRCH)?;
-        let old = routes.remove(at);
-        drop(routes);
-        self.note(Change::NoRoute(old));
-        Ok(())
-    }
-
-    /// Lists the routes: the longest prefix first, then the least metric.
-    ///
-    /// # Errors
-    /// `ENOMEM`.
-    pub fn routes(&self) -> Result<Pieces<RouteEntry>> {
-        let routes = self.routes.lock();
-        Ok(Pieces::try_collect(routes.iter().copied())?)
-    }
-
     /// Tells whether the address is one of this machine's.
     pub fn is_own(&self, address: IpAddr) -> bool {
         address::is_own(address) || self.own.lock().contains(&address)
-    }
-
-    /// Returns the way to `to`.
-    ///
-    /// # Errors
-    /// `ENETUNREACH`.
-    pub fn route(&self, to: IpAddr) -> Result<Route> {
-        self.route_by(to, None)
-    }
-
-    /// Returns the way to `to`, by the interface `by` if one is named.
-    ///
-    /// # Errors
-    /// `ENETUNREACH`.
-    pub fn route_by(&self, to: IpAddr, by: Option<u32>) -> Result<Route> {
-        let generation = self.generation.load(Relaxed);
-        if self.is_own(to) {
-            let interface = self.interface(LOOPBACK).ok_or(Errno::ENETUNREACH)?;
-            let mtu = interface.mtu();
-            let source = address::source_for(to).unwrap_or(to);
-            return Ok(Route {
-                interface,
-                next_hop: to,
-                source,
-                mtu,
-                generation,
-            });
-        }
-        // Those that fit, in turn, until one's interface works and has a source.
-        let mut skipped = 0;
-        let (entry, interface, source) = loop {
-            let found = {
-                let routes = self.routes.lock();
-                let fits = |entry: &&RouteEntry| {
-                    let is_by = by.is_none_or(|by| entry.interface == by);
-                    entry.prefix.contains(to) && (is_by || entry.kind != RouteKind::Unicast)
-                };
-                routes.iter().filter(fits).nth(skipped).copied()
-            };
-            let entry = match found {
-                Some(entry) => entry,
-                None => self.direct(to, by)?,
-            };
-            skipped += 1;
-            match entry.kind {
-                RouteKind::Unicast => {}
-                RouteKind::Blackhole => return Err(Errno::EINVAL),
-                RouteKind::Unreachable => return Err(Errno::EHOSTUNREACH),
-                RouteKind::Prohibited => return Err(Errno::EACCES),
-            }
-            let Some(interface) = self.interface(entry.interface).filter(|it| it.is_up()) else {
-                continue;
-            };
-            let source = entry.source.or_else(|| interface.source_for(to));
-            if let Some(source) = source.or_else(|| self.far_source(&interface, to)) {
-                break (entry, interface, source);
-            }
-            if entry.is_direct() {
-                return Err(Errno::EADDRNOTAVAIL);
-            }
-        };
-        let mut mtu = interface.mtu();
-        if entry.mtu != 0 {
-            mtu = mtu.min(entry.mtu);
-        }
-        let known = self.paths.lock().get(&to).copied();
-        let mtu = match known {
-            Some((least, until)) if now() < until => mtu.min(least),
-            _ => mtu,
-        };
-        Ok(Route {
-            interface,
-            next_hop: entry.gateway.filter(|_| !is_for_many(to)).unwrap_or(to),
-            source,
-            mtu,
-            generation,
-        })
-    }
-
-    /// Returns the way to a neighbour of an interface, which may have no address yet.
-    ///
-    /// # Errors
-    /// `ENODEV`.
-    pub fn link(&self, index: u32, to: IpAddr) -> Result<Route> {
-        let interface = self.interface(index).ok_or(Errno::ENODEV)?;
-        Ok(Route {
-            next_hop: to,
-            source: interface
-                .source_for(to)
-                .unwrap_or(super::Family::of(to).unspecified()),
-            mtu: interface.mtu(),
-            generation: self.generation.load(Relaxed),
-            interface,
-        })
     }
 
     /// Removes the addresses of an interface and the routes by it whose time is over; returns when
@@ -715,36 +480,6 @@ impl Network {
         let routes = self.routes.lock();
         let own = routes.iter().filter(|it| it.interface == index);
         own.filter_map(|it| it.valid_until).chain(address).min()
-    }
-
-    /// Tells whether a route still follows from the configuration.
-    pub fn is_current(&self, route: &Route) -> bool {
-        self.generation.load(Relaxed) == route.generation
-    }
-
-    /// Remembers that packets to `to` can't be larger than `mtu`. Returns what is remembered.
-    pub(super) fn note_path(&self, to: IpAddr, mtu: u16) -> u16 {
-        let least = if to.is_ipv4() {
-            LEAST_MTU_V4
-        } else {
-            LEAST_MTU_V6
-        };
-        let mtu = mtu.max(least);
-        let mut paths = self.paths.lock();
-        let now = now();
-        if paths.len() >= MOST_PATHS && !paths.contains_key(&to) {
-            let oldest = paths.iter().min_by_key(|(_, (_, until))| *until);
-            let oldest = oldest.map(|(ip, _)| *ip);
-            oldest.map(|ip| paths.remove(&ip));
-        }
-        let entry = paths.entry(to).or_insert((u16::MAX, 0));
-        if now >= entry.1 || mtu < entry.0 {
-            *entry = (mtu, now + PATH_AGE);
-        }
-        let mtu = entry.0;
-        drop(paths);
-        self.generation.fetch_add(1, Relaxed);
-        mtu
     }
 
     /// Runs the timers of neighbours and fragments that are due; returns when the next one will

@@ -14,7 +14,8 @@ use super::{
     ethernet::{self, Arp, Discovery},
     interface::Interface,
     neighbours::{Answer, Question},
-    network::{Network, Route},
+    network::Network,
+    routes::Route,
 };
 use crate::{
     counters::Counter,
@@ -176,7 +177,11 @@ impl Network {
         } else {
             FRAGMENT_HEADER
         };
-        let room = (usize::from(route.mtu) - header - extension) / 8 * 8;
+        // A route's MTU is as small as a program has set it.
+        let room = usize::from(route.mtu).saturating_sub(header + extension) / 8 * 8;
+        if room == 0 {
+            return Err(Errno::EMSGSIZE);
+        }
         let mut offset = 0;
         while !all.is_empty() {
             let n = all.len().min(room);

@@ -39,10 +39,7 @@ impl Packet {
     /// `EMSGSIZE`, `ENOMEM`, that of the source.
     pub fn new(from: IpAddr, to: IpAddr, protocol: u8, data: &mut dyn Source) -> Result<Packet> {
         let len = data.left();
-        let header = if to.is_ipv4() { HEADER_V4 } else { 0 };
-        if len > MAX - header {
-            return Err(Errno::EMSGSIZE);
-        }
+        Packet::check_len(to, len)?;
         let mut packet = Packet {
             from,
             to,
@@ -59,6 +56,18 @@ impl Packet {
             return Err(Errno::EFAULT);
         }
         Ok(packet)
+    }
+
+    /// Tells whether a header can describe `len` bytes of payload.
+    ///
+    /// # Errors
+    /// `EMSGSIZE` if it cannot.
+    pub fn check_len(to: IpAddr, len: usize) -> Result<()> {
+        let header = if to.is_ipv4() { HEADER_V4 } else { 0 };
+        match len > MAX - header {
+            true => Err(Errno::EMSGSIZE),
+            false => Ok(()),
+        }
     }
 
     /// Returns the first bytes of the payload.

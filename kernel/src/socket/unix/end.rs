@@ -7,7 +7,7 @@ use alloc::{
     vec::Vec,
 };
 use core::sync::atomic::{
-    AtomicU32, AtomicUsize,
+    AtomicU32, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 
@@ -49,9 +49,8 @@ pub struct End {
     pub connecters: WaitQueue,
     /// [`RECEIVE`], [`SEND`].
     shut: AtomicU32,
-    /// The address of the end that this one sends to, 0 for none: enough to identify it, as that
-    /// one is held meanwhile.
-    peer: AtomicUsize,
+    /// The inode of the end that this one sends to, 0 for none.
+    peer: AtomicU64,
     /// Bytes of messages from here that wait elsewhere, with [`MESSAGE_OVERHEAD`] each.
     sent: AtomicUsize,
     /// Charges about twice as much, as a message of more than a quarter of a page holds whole
@@ -159,14 +158,6 @@ pub fn all() -> impl Iterator<Item = Arc<End>> {
 }
 
 impl End {
-    /// Returns the inode of the socket that this one sends to.
-    pub fn peer_inode(&self) -> Option<u64> {
-        let peer = self.peer.load(Relaxed);
-        let is_it = |end: &Arc<End>| Arc::as_ptr(end) as usize == peer;
-        let found = if peer == 0 { None } else { all().find(is_it) };
-        found.map(|end| end.common.inode)
-    }
-
     /// An end of a socket of type `kind`.
     ///
     /// # Errors
@@ -185,7 +176,7 @@ impl End {
             stage: SpinLock::new(Rank::Leaf, Stage::Fresh),
             connecters: WaitQueue::new(),
             shut: AtomicU32::new(0),
-            peer: AtomicUsize::new(0),
+            peer: AtomicU64::new(0),
             sent: AtomicUsize::new(0),
             stock,
             tail: Mutex::new(fbuf::rank::QUEUE_WRITING, Tail::new()),
@@ -230,7 +221,12 @@ impl End {
 
     /// Whether it sends to `other`, if not told otherwise.
     pub fn sends_to(&self, other: &Arc<End>) -> bool {
-        self.peer.load(Acquire) == Arc::as_ptr(other).addr()
+        self.peer.load(Acquire) == other.common.inode
+    }
+
+    /// Returns the inode of the socket that this one sends to, if not told otherwise.
+    pub fn peer_inode(&self) -> Option<u64> {
+        Some(self.peer.load(Acquire)).filter(|&inode| inode != 0)
     }
 
     /// Whether it has no default receiver.
@@ -238,10 +234,10 @@ impl End {
         self.peer.load(Acquire) == 0
     }
 
-    /// Notes to whom it sends. The caller holds that end as long as this stands.
+    /// Notes the end that it sends to.
     pub fn set_peer(&self, other: Option<&Arc<End>>) {
-        let address = other.map_or(0, |other| Arc::as_ptr(other).addr());
-        self.peer.store(address, Release);
+        let inode = other.map_or(0, |other| other.common.inode);
+        self.peer.store(inode, Release);
     }
 
     /// Whether a message more may be sent: Linux lets the last one exceed the limit.

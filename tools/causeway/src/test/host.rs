@@ -26,7 +26,8 @@ pub fn run(report: &mut Report) -> Result<()> {
     let home = project::home()?;
     if report.wants("host: tests of the workspace") {
         let output = project::cargo_at_low_priority(&home)
-            .args(["test", "--workspace", "--quiet"])
+            // All of them: a failure of one crate says nothing of the next.
+            .args(["test", "--workspace", "--quiet", "--no-fail-fast"])
             .stdin(Stdio::null())
             .stderr(Stdio::inherit())
             .output()

@@ -1,10 +1,10 @@
 //! Guests on a network: servers that the host reaches, clients that reach the host, guests that
 //! reach each other, and a card with several queues that cuts segments.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
@@ -312,11 +312,30 @@ struct Tap {
     name: String,
 }
 
+/// The beginning of its name, which a process's number of seven digits at most follows.
+const TAP: &str = "causeway";
+
+/// Removes the interfaces of test runs that were killed.
+fn remove_left_taps() -> Result<()> {
+    for entry in fs::read_dir("/sys/class/net")? {
+        let name = entry?.file_name();
+        let Some(name) = name.to_str() else { continue };
+        let process = name.strip_prefix(TAP).map(str::parse::<u32>);
+        if let Some(Ok(process)) = process
+            && !Path::new(&format!("/proc/{process}")).exists()
+        {
+            drop(Tap { name: name.into() });
+        }
+    }
+    Ok(())
+}
+
 impl Tap {
     fn new() -> Result<Self> {
         File::open("/dev/net/tun").context("/dev/net/tun")?;
+        remove_left_taps()?;
         let tap = Self {
-            name: format!("causeway{}", std::process::id() % 100_000),
+            name: format!("{TAP}{}", std::process::id()),
         };
         for words in [
             format!("tuntap add dev {} mode tap multi_queue", tap.name),
@@ -362,4 +381,25 @@ fn cuts(bench: &Bench, tap: &Tap, cpus: u32) -> Result<()> {
         "{said}"
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_of_a_killed_run_goes_with_the_next_one() {
+        // No process has this number: it is above Linux's limit.
+        let left = Tap {
+            name: format!("{TAP}5000000"),
+        };
+        let words = ["tuntap", "add", "dev", &left.name, "mode", "tap"];
+        let made = Command::new("ip").args(words).status();
+        if !made.is_ok_and(|status| status.success()) {
+            // Only root can make one.
+            return;
+        }
+        remove_left_taps().unwrap();
+        assert!(!Path::new("/sys/class/net").join(&left.name).exists());
+    }
 }
