@@ -22,6 +22,10 @@ if [ -d /linux-modules ] && ! [ -e /proc/causeway ]; then
     # Its pages are there once they are written.
     [ -b /dev/ram0 ] && dd if=/dev/zero of=/dev/ram0 bs=1M 2>/dev/null
 fi
+if [ -n "$address" ] && ! [ -e /proc/causeway ]; then
+    ip address add "$address" dev eth0
+    ip link set eth0 up
+fi
 names=$1
 shift
 cd /tmp || exit
