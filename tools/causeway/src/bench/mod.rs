@@ -112,7 +112,7 @@ pub fn bench(options: &Bench) -> Result<u8> {
     }
     let wants_peer = experiments::need_network(&names) && !options.icount;
     let link = wants_peer.then(|| options.link.clone());
-    root.host_file("bin/bench", &program, 0o755)?;
+    root.host_file("bench", &program, 0o755)?;
     for side in &sides {
         if let System::Linux(linux, _) = &side.system {
             linux.add_modules(&mut root, &experiments::modules(&names))?;

@@ -198,7 +198,6 @@ fn servers(bench: &mut Bench, peer: SocketAddr, folder: &Path) -> Result<(), Fai
 fn service(peer: SocketAddr, line: &str) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(peer)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_nodelay(true)?;
     stream.write_all(format!("{line}\n").as_bytes())?;
     Ok(stream)
 }
@@ -264,6 +263,7 @@ fn receive(meter: &mut Meter, peer: SocketAddr, size: usize) -> Result<(), Failu
 
 fn latency(meter: &mut Meter, peer: SocketAddr) -> Result<(), Failure> {
     let mut stream = service(peer, "echo")?;
+    stream.set_nodelay(true)?;
     meter.measure(|count| {
         for _ in 0..count {
             stream.write_all(&[1])?;
