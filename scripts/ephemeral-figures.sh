@@ -62,7 +62,7 @@ plain="csum=off,guest_csum=off,gso=off,$uncut"
 
 network() {
     for mtu in 1500 16384; do
-        for card in mac_table_size=64 "$uncut" "$plain"; do
+        for card in event_idx=on "$uncut" "$plain"; do
             case $card in
                 csum*) name=sums ;;
                 host*) name=cuts ;;

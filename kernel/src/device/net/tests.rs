@@ -179,6 +179,33 @@ fn packets_arrive_as_they_are() {
     });
 }
 
+/// Where packets are long, the device gets buffers that hold the longest.
+#[test]
+fn a_long_packet_comes_to_take_one_buffer() {
+    /// Long packets until then, at most.
+    const MOST: usize = 100;
+    on_machines_with("card receives long ones", 1..=3, 2048, 5, || {
+        let (card, told, script) = card(Feature::all());
+        let mut side = script.side(0);
+        let mut held: Vec<Buffer> = Vec::new();
+        let is_long = |(_, pieces): &Buffer| {
+            let room: u32 = pieces.iter().map(|piece| piece.len).sum();
+            room as usize >= header::LEN + header::MOST
+        };
+        let mut sent = 0;
+        while !held.iter().any(is_long) {
+            until(|| hand_over(&mut side, &mut held, &[7; 30_000]));
+            sent += 1;
+            assert!(sent < MOST, "each buffer is too short");
+            until(|| told.packets.0.lock().len() == sent);
+            while let Some(number) = side.take() {
+                held.push((number, side.pieces(number).unwrap()));
+            }
+        }
+        end(&mut side, &card);
+    });
+}
+
 #[test]
 fn packets_leave_as_they_are_whatever_the_device_takes_first() {
     on_machines_with("card sends", 1..=3, 4096, 20, || {

@@ -103,7 +103,13 @@ fn small(bench: &Bench) -> Result<()> {
 /// Rows over the card with the peer of this program: counted instructions by QEMU's network, where
 /// the card has no offloads, and times by whatever the host has.
 fn network(bench: &Bench) -> Result<()> {
-    let rows = ["send-64KiB", "receive-16KiB", "udp-latency", "close-accept", "web-64KiB"];
+    let rows = [
+        "send-64KiB",
+        "receive-16KiB",
+        "udp-latency",
+        "close-accept",
+        "web-64KiB",
+    ];
     for (name, words) in [("busy", &["--busy", "--net", "user"][..]), ("card", &[])] {
         let out = folder(bench, name);
         let mut run = causeway(&["bench", "network", "--against", "none", "--runs", "1"]);

@@ -62,7 +62,8 @@ const WINDOWS: u64 = 32;
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The workload of Rice University's computer science department; its text gives the footprint only.
+/// The workload of Rice University's computer science department, of which the paper gives the
+/// footprint only.
 const RICE: Site = Site {
     name: "rice",
     files: 54_900,
@@ -83,7 +84,10 @@ enum Way {
 }
 
 fn run(bench: &mut Bench) -> Result<(), Failure> {
-    let peer = bench.peer()?;
+    let peer = match bench.peer() {
+        Ok(peer) => peer,
+        Err(why) => return bench.row("network/latency").value(Err(why)),
+    };
     let folder = PathBuf::from(format!("/tmp/bench-network-{}", std::process::id()));
     fs::create_dir_all(&folder)?;
     let outcome = streams(bench, peer, &folder)
