@@ -64,14 +64,14 @@ network() {
     for mtu in 1500 16384; do
         for card in event_idx=on "$uncut" "$plain"; do
             case $card in
-                csum*) name=sums ;;
-                host*) name=cuts ;;
-                *) name=nothing ;;
+                csum*) left=sums ;;
+                host*) left=cuts ;;
+                *) left=nothing ;;
             esac
-            echo "== Figures 11 to 14: a stream over the card, MTU $mtu, left to the kernel: $name"
-            bench "net-$mtu-$name" "" --busy --mtu $mtu --card "$card" \
+            echo "== Figures 11 to 14: a stream over the card, MTU $mtu, left to the kernel: $left"
+            bench "net-$mtu-$left" "" --busy --mtu $mtu --card "$card" \
                 network --rows send-64KiB --rows receive-64KiB
-            bench "net-$mtu-$name-2" "" --smp 2 --runs 1 --mtu $mtu --card "$card" \
+            bench "net-$mtu-$left-2" "" --smp 2 --runs 1 --mtu $mtu --card "$card" \
                 network --rows send-64KiB
         done
     done
