@@ -17,6 +17,7 @@ use crate::install;
 use crate::launch::Launch;
 use crate::net;
 use crate::outcome;
+use crate::peer;
 use crate::profile::Detail;
 use crate::project;
 use crate::qemu::{self, Accelerator, Boot, Iommu, Machine};
@@ -68,6 +69,8 @@ pub enum Command {
     Test(Test),
     /// Run the experiments on this kernel and on Linux in turn, and show what came of them
     Bench(bench::options::Bench),
+    /// Serve the guests' experiments with a network, until it is ended
+    Peer(peer::Options),
     /// Measure this kernel against Linux: its start, or a script with --script
     CompareLinux(Compare),
     /// Build the kernel and print where it is
@@ -184,7 +187,7 @@ impl Guest {
         };
         let mut append = self.net.kernel()?;
         append.extend(self.options());
-        if !self.no_entropy && accelerator != Accelerator::Icount {
+        if !self.no_entropy && !accelerator.counts() {
             append.push(qemu::seed()?);
         }
         append.extend(

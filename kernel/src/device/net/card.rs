@@ -104,7 +104,8 @@ fn choose(offered: u64, read: ReadConfig<'_>) -> Result<(u64, Queues), Error> {
     let count = 2 * pairs + u16::from(wanted.contains(Feature::CONTROL));
     let queues = Queues {
         count,
-        slots: MOST_BUFFERS,
+        // Buffers of several frames stand beside those of one.
+        slots: 2 * MOST_BUFFERS,
         messages: pairs + 1,
         group: 2,
     };

@@ -1,9 +1,14 @@
 //! Packets that a device hands over.
 //!
-//! Each buffer is a frame of its own. The slices of a packet are the frames that it fills; a small
-//! packet is copied into a frame that it shares with others, and its own goes back to the device.
+//! A buffer is a frame, or several where packets are long: so a long packet takes one request. The
+//! slices of a packet are the frames that it fills; the others stay with their request. A small
+//! packet is copied into a frame that it shares with others, and all frames of its buffer stay.
+//!
+//! Frames are zeroed, so that a device that says to have written more than it has shows nothing of
+//! others. Those that only this device has written to need not be: it could as well hand over the
+//! same bytes again.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
 
 use fbuf::{Aggregate, Slice};
 use net::packet::Packet;
@@ -19,22 +24,37 @@ use super::{Feature, header};
 
 /// The most bytes of a packet that is copied: a whole frame would hold too little then.
 const SMALL: usize = 256;
-/// The most buffers of a packet.
-const MOST_BUFFERS: usize = (header::LEN + header::MOST).div_ceil(PAGE_SIZE);
+/// The frames that the longest packet fills, and the most buffers of a packet.
+const LONGEST: usize = (header::LEN + header::MOST).div_ceil(PAGE_SIZE);
+/// How many frames of packets are remembered, to be used again.
+const GIVEN: usize = 64;
+/// A packet's length counts for one part in so many of the usual length.
+const WEIGHT: usize = 8;
 
 /// The receiving half of a pair.
 pub struct Receiver {
     queue: Arc<Queue>,
     features: Feature,
+    /// First the requests for long packets, of [`LONGEST`] frames, then those of one.
     requests: Vec<Arc<Request>>,
-    /// The frame of each request, as long as it has one.
-    frames: Vec<Option<Frame>>,
-    /// The requests that the device does not have.
+    /// The frames of each request, as long as it has any.
+    frames: Vec<Vec<Frame>>,
+    /// The requests that the device does not have: for long packets, and the others.
+    idle_long: Vec<u32>,
     idle: Vec<u32>,
+    /// How many requests are for long packets.
+    long: usize,
+    /// The frames that the device may have, and has.
+    most: usize,
+    lent: usize,
+    /// The usual length of packets.
+    usual: usize,
     /// A packet of which buffers are missing.
     partial: Option<Partial>,
     /// The frame for small packets, and where the next one begins in it.
     small: Option<(Frame, usize)>,
+    /// Frames of packets, which nobody else writes to: no frame with two handles is.
+    given: VecDeque<Frame>,
 }
 
 struct Partial {
@@ -60,56 +80,112 @@ impl Receiver {
         features: Feature,
         count: usize,
     ) -> Result<Receiver, OutOfMemory> {
-        let count = count.min(queue.slots());
+        let most = count.min(queue.slots());
+        let long = match features.contains(Feature::MERGED_BUFFERS) {
+            true => (most / LONGEST).min(queue.slots() - most),
+            false => 0,
+        };
+        let count = most + long;
         queue.prepare(count)?;
         let mut requests = nucleus::try_vec(count)?;
         let mut frames = nucleus::try_vec(count)?;
-        let mut idle = nucleus::try_vec(count)?;
-        for number in 0..count as u32 {
-            requests.push(Request::idle_numbered(1, number)?);
-            frames.push(None);
-            idle.push(number);
+        let mut idle_long = nucleus::try_vec(long)?;
+        let mut idle = nucleus::try_vec(most)?;
+        for number in 0..count {
+            let is_long = number < long;
+            let parts = if is_long { LONGEST } else { 1 };
+            requests.push(Request::idle_numbered(parts, number as u32)?);
+            frames.push(nucleus::try_vec(parts)?);
+            match is_long {
+                true => idle_long.push(number as u32),
+                false => idle.push(number as u32),
+            }
         }
+        let mut given = VecDeque::new();
+        given.try_reserve_exact(GIVEN).map_err(|_| OutOfMemory)?;
         Ok(Receiver {
             queue: queue.clone(),
             features,
             requests,
             frames,
+            idle_long,
             idle,
+            long,
+            most,
+            lent: 0,
+            usual: 0,
             partial: None,
             small: None,
+            given,
         })
     }
 
     /// Gives the device frames, if it has few, or `always`. Returns false if memory is missing for
     /// some.
     pub fn refill(&mut self, always: bool) -> bool {
-        if !always && self.idle.len() < self.requests.len() / 4 {
+        if !always && self.lent > self.most / 4 * 3 {
             return true;
         }
-        while let Some(number) = self.idle.pop() {
+        while let Some(number) = self.next_idle() {
             let at = number as usize;
-            // Zeroed: a device that says to have written more than it has shows nothing of others.
-            let frame = match self.frames[at].take() {
-                Some(frame) => frame,
-                None => match Frame::alloc(Contents::Zeroed) {
-                    Ok(frame) => frame,
-                    Err(_) => {
-                        self.idle.push(number);
-                        return false;
-                    }
-                },
-            };
+            let wanted = if at < self.long { LONGEST } else { 1 };
+            while self.frames[at].len() < wanted {
+                match self.frame() {
+                    Some(frame) => self.frames[at].push(frame),
+                    None => break,
+                }
+            }
+            let count = self.frames[at].len();
+            if count == 0 {
+                self.put_back(number);
+                return false;
+            }
             let request = &self.requests[at];
-            request.renew(0, |parts| parts.push(Part::whole(frame.clone())));
-            self.frames[at] = Some(frame);
+            let parts = self.frames[at].iter().map(|it| Part::whole(it.clone()));
+            request.renew(0, |list| list.extend(parts));
             if let Err(error) = self.queue.try_submit(request) {
                 request.abandon();
-                self.idle.push(number);
+                self.put_back(number);
                 return error != Error::OutOfMemory;
+            }
+            self.lent += count;
+            if count < wanted {
+                return false;
             }
         }
         true
+    }
+
+    /// The next request to be given to the device: one for long packets, if packets are long.
+    fn next_idle(&mut self) -> Option<u32> {
+        let room = self.most - self.lent.min(self.most);
+        if room >= LONGEST && self.usual > PAGE_SIZE && !self.idle_long.is_empty() {
+            return self.idle_long.pop();
+        }
+        // Room for a long one is kept for it.
+        match room > 0 && (self.usual <= PAGE_SIZE || self.idle_long.is_empty()) {
+            true => self.idle.pop(),
+            false => None,
+        }
+    }
+
+    fn put_back(&mut self, number: u32) {
+        match (number as usize) < self.long {
+            true => self.idle_long.push(number),
+            false => self.idle.push(number),
+        }
+    }
+
+    /// A frame that shows nothing of others.
+    fn frame(&mut self) -> Option<Frame> {
+        if self.given.front().is_some_and(|it| it.handles() == 1) {
+            return self.given.pop_front();
+        }
+        let frame = Frame::alloc(Contents::Zeroed).ok();
+        if frame.is_none() {
+            self.given.clear();
+        }
+        frame
     }
 
     /// Returns the next packet.
@@ -126,49 +202,52 @@ impl Receiver {
             };
             request.clear();
             let number = request.number();
-            let frame = self.frames[number as usize].take();
-            let frame = frame.ok_or("a buffer that it did not have")?;
-            self.idle.push(number);
+            let count = self.frames[number as usize].len();
+            self.lent -= count;
+            self.put_back(number);
             let written = written as usize;
-            if written > PAGE_SIZE {
+            if written > count * PAGE_SIZE {
                 return Err("more bytes than a buffer has");
             }
-            if let Some(received) = self.add(frame, written, number)? {
+            if let Some(received) = self.add(number as usize, written)? {
                 return Ok(received);
             }
         }
     }
 
     /// Adds a buffer with `written` bytes; returns the packet if it was its last one.
-    fn add(
-        &mut self,
-        frame: Frame,
-        written: usize,
-        number: u32,
-    ) -> Result<Option<Received>, &'static str> {
+    fn add(&mut self, at: usize, written: usize) -> Result<Option<Received>, &'static str> {
         let mut partial = match self.partial.take() {
             Some(mut partial) => {
                 if written == 0 || partial.data.len() + written > header::MOST {
                     return Err("a packet of an impossible length");
                 }
                 partial.left -= 1;
-                // There is room for all.
-                let _ = partial.data.append(Slice::part(&frame, 0, written));
+                self.take(at, 0, written, &mut partial.data);
                 partial
             }
             None => {
                 if written <= header::LEN {
                     return Err("a packet without a header");
                 }
+                let frame = self.frames[at].first().ok_or("a buffer without a frame")?;
                 let mut header = [0; header::LEN];
-                ephemeral::map(&frame).read(0, &mut header);
+                ephemeral::map(frame).read(0, &mut header);
                 let buffers = header::buffers(&header, self.features);
-                if !(1..=MOST_BUFFERS).contains(&buffers) {
+                if !(1..=LONGEST).contains(&buffers) {
                     return Err("a packet of an impossible number of buffers");
                 }
                 let len = written - header::LEN;
+                if len > header::MOST {
+                    return Err("a packet of an impossible length");
+                }
+                // Each buffer may end within a frame.
+                let slices = match buffers {
+                    1 => written.div_ceil(PAGE_SIZE),
+                    _ => LONGEST + buffers,
+                };
                 let mut data = Aggregate::new();
-                if data.reserve(buffers).is_err() {
+                if data.reserve(slices).is_err() {
                     // The rest of it is taken for packets of its own, and is nonsense: as well.
                     return match buffers {
                         1 => Ok(Some(Received::Dropped)),
@@ -176,17 +255,12 @@ impl Receiver {
                     };
                 }
                 let slice = match (buffers, len) {
-                    (1, 0..=SMALL) => self.copy_small(&frame, len),
+                    (1, 0..=SMALL) => self.copy_small(at, len),
                     _ => None,
                 };
                 match slice {
-                    Some(slice) => {
-                        self.frames[number as usize] = Some(frame);
-                        let _ = data.append(slice);
-                    }
-                    None => {
-                        let _ = data.append(Slice::part(&frame, header::LEN, len));
-                    }
+                    Some(slice) => drop(data.append(slice)),
+                    None => self.take(at, header::LEN, written, &mut data),
                 }
                 Partial {
                     header,
@@ -199,7 +273,9 @@ impl Receiver {
             self.partial = Some(partial);
             return Ok(None);
         }
-        let checksum = header::check(&partial.header, partial.data.len(), self.features)?;
+        let len = partial.data.len();
+        self.usual = (self.usual * (WEIGHT - 1) + len) / WEIGHT;
+        let checksum = header::check(&partial.header, len, self.features)?;
         Ok(Some(Received::Packet(Packet {
             data: core::mem::take(&mut partial.data),
             checksum,
@@ -207,11 +283,26 @@ impl Receiver {
         })))
     }
 
+    /// Moves the frames with a buffer's bytes from `from` to `end` to a packet, which has room.
+    fn take(&mut self, at: usize, mut from: usize, end: usize, to: &mut Aggregate) {
+        let mut left = end;
+        for frame in self.frames[at].drain(..end.div_ceil(PAGE_SIZE)) {
+            let here = left.min(PAGE_SIZE);
+            let _ = to.append(Slice::part(&frame, from, here - from));
+            left -= here;
+            from = 0;
+            if self.given.len() == GIVEN {
+                self.given.pop_front();
+            }
+            self.given.push_back(frame);
+        }
+    }
+
     /// Copies a small packet into the frame for such ones; `None` without memory for that.
-    fn copy_small(&mut self, from: &Frame, len: usize) -> Option<Slice> {
+    fn copy_small(&mut self, at: usize, len: usize) -> Option<Slice> {
         let mut bytes = [0; SMALL];
         let bytes = &mut bytes[..len];
-        ephemeral::map(from).read(header::LEN, bytes);
+        ephemeral::map(self.frames[at].first()?).read(header::LEN, bytes);
         let (frame, at) = match self.small.take() {
             Some((frame, at)) if at + len <= PAGE_SIZE => (frame, at),
             _ => (Frame::alloc(Contents::Zeroed).ok()?, 0),

@@ -16,11 +16,10 @@ use net::{
     packet::{Checksum, Packet},
 };
 use nucleus::{
-    PAGE_SIZE,
     sim::{below, device_read, device_write, on_machines_with, random_u64},
     sync::{Rank, SpinLock},
     task::{self, Sleep},
-    virtio::simulated::{self, Script, Side},
+    virtio::simulated::{self, Piece, Script, Side},
 };
 
 use super::{
@@ -96,24 +95,38 @@ fn card(features: Feature) -> (Arc<Card>, Arc<Told>, Arc<Script>) {
     (card, told, script)
 }
 
-/// Fills buffers with a packet, behind its header; returns the bytes that each has.
-fn hand_over(side: &mut Side, header: [u8; header::LEN], bytes: &[u8]) -> bool {
-    let mut left = [&header[..], bytes].concat();
-    let mut filled = Vec::new();
-    while !left.is_empty() {
+/// A buffer that the card has, and its pieces.
+type Buffer = (u16, Vec<Piece>);
+
+/// Fills buffers with a packet, behind a header that says how many they are. Returns false if there
+/// are too few; those that were taken stay in `held`.
+fn hand_over(side: &mut Side, held: &mut Vec<Buffer>, bytes: &[u8]) -> bool {
+    let room = |held: &[Buffer]| -> usize {
+        let pieces = held.iter().flat_map(|(_, pieces)| pieces);
+        pieces.map(|piece| piece.len as usize).sum()
+    };
+    while room(held) < header::LEN + bytes.len() {
         let Some(number) = side.take() else {
-            // As cards do: a packet without room is lost. Buffers that were taken stay away.
             return false;
         };
-        let piece = side.pieces(number).unwrap()[0];
-        assert!(piece.is_written && piece.len as usize == PAGE_SIZE);
-        let n = left.len().min(PAGE_SIZE);
-        assert!(device_write(PLACE, piece.address, &left[..n]));
-        left.drain(..n);
-        filled.push((number, n as u32));
+        let pieces = side.pieces(number).unwrap();
+        assert!(pieces.iter().all(|it| it.is_written));
+        held.push((number, pieces));
     }
-    for (number, n) in filled {
-        side.put_used(number.into(), n);
+    let mut used = 1;
+    while room(&held[..used]) < header::LEN + bytes.len() {
+        used += 1;
+    }
+    let mut left = [&header_of(used)[..], bytes].concat();
+    for (number, pieces) in held.drain(..used) {
+        let mut filled = 0;
+        for piece in pieces {
+            let n = left.len().min(piece.len as usize);
+            assert!(device_write(PLACE, piece.address, &left[..n]));
+            left.drain(..n);
+            filled += n;
+        }
+        side.put_used(number.into(), filled as u32);
     }
     side.interrupt();
     true
@@ -142,12 +155,11 @@ fn packets_arrive_as_they_are() {
     on_machines_with("card receives", 1..=3, 2048, 20, || {
         let (card, told, script) = card(Feature::all());
         let mut side = script.side(0);
-        let mut sent = Vec::new();
+        let (mut sent, mut held) = (Vec::new(), Vec::new());
         for nth in 0..60usize {
             let len = [14, 60, 256, 257, 1514, 4084, 4085, 30_000, 65_549][below(9)];
             let bytes: Vec<u8> = (0..len).map(|at| (at * 7 + nth) as u8).collect();
-            let buffers = (header::LEN + len).div_ceil(PAGE_SIZE);
-            until(|| hand_over_if_room(&mut side, buffers, &bytes));
+            until(|| hand_over(&mut side, &mut held, &bytes));
             sent.push(bytes);
             if below(4) == 0 {
                 // The pair's task may sleep, and has to hear of the next packet.
@@ -167,10 +179,31 @@ fn packets_arrive_as_they_are() {
     });
 }
 
-fn hand_over_if_room(side: &mut Side, buffers: usize, bytes: &[u8]) -> bool {
-    // The largest packet fits into the queue.
-    let is_there = side.available() >= buffers;
-    is_there && hand_over(side, header_of(buffers), bytes)
+/// Where packets are long, the device gets buffers that hold the longest.
+#[test]
+fn a_long_packet_comes_to_take_one_buffer() {
+    /// Long packets until then, at most.
+    const MOST: usize = 100;
+    on_machines_with("card receives long ones", 1..=3, 2048, 5, || {
+        let (card, told, script) = card(Feature::all());
+        let mut side = script.side(0);
+        let mut held: Vec<Buffer> = Vec::new();
+        let is_long = |(_, pieces): &Buffer| {
+            let room: u32 = pieces.iter().map(|piece| piece.len).sum();
+            room as usize >= header::LEN + header::MOST
+        };
+        let mut sent = 0;
+        while !held.iter().any(is_long) {
+            until(|| hand_over(&mut side, &mut held, &[7; 30_000]));
+            sent += 1;
+            assert!(sent < MOST, "each buffer is too short");
+            until(|| told.packets.0.lock().len() == sent);
+            while let Some(number) = side.take() {
+                held.push((number, side.pieces(number).unwrap()));
+            }
+        }
+        end(&mut side, &card);
+    });
 }
 
 #[test]
