@@ -133,6 +133,7 @@ impl Bench {
                 ("tests", "guest-tests"),
                 ("tests", "random-calls"),
                 ("tests", "attacks"),
+                ("tests", "exchange"),
                 ("bin", "bench"),
             ] {
                 root.host_file(Path::new(place).join(name), &self.program(name), 0o755)?;
