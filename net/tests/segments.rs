@@ -232,7 +232,9 @@ impl World {
             lost,
             ..self.link.trouble
         };
-        self.ways.iter_mut().for_each(|way| way.set_trouble(trouble));
+        self.ways
+            .iter_mut()
+            .for_each(|way| way.set_trouble(trouble));
     }
 
     fn arrive(&mut self, to: usize, segment: Segment) {

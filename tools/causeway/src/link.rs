@@ -187,7 +187,11 @@ impl Queue {
             }
             let now = Instant::now();
             let due = state.flying.peek().map(|Reverse(first)| first.at);
-            let wait = |state| self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let wait = |state| {
+                self.changed
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner)
+            };
             match due {
                 Some(at) if at <= now && batch.len() < BATCH => {
                     if let Some(Reverse(Flying { frame, .. })) = state.flying.pop() {
