@@ -1,17 +1,21 @@
-//! Two guests with a bad link between them, of which each checks the bytes that the other has sent:
-//! two of this kernel's, and one of this kernel's with one of Linux's, where there is a Linux.
+//! Bad links: a cable that is pulled and replaced, and two guests with a link between them that
+//! loses, doubles, reorders and damages, of which each checks the bytes that the other has sent: two
+//! of this kernel's, and one of this kernel's with one of Linux's, where there is a Linux.
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use badlink::Trouble;
 
 use super::Report;
-use super::boot::{Bench, Finished, finish};
-use super::network::{in_turn, options};
+use super::boot::{Bench, Finished, finish, tell_monitor};
+use super::network::{bytes, in_turn, options};
 use crate::link::Link;
 use crate::linux::{Linux, Mitigations};
 use crate::project;
@@ -72,6 +76,7 @@ pub fn run(bench: &Bench, report: &mut Report, long: bool) {
     if !report.wants("network: a bad link") {
         return;
     }
+    report.run("a cable is pulled and replaced", || cable(bench));
     let one = Side::Causeway {
         cpus: 1,
         iommu: None,
@@ -103,6 +108,48 @@ pub fn run(bench: &Bench, report: &mut Report, long: bool) {
         let name = format!("a bad link from {} to {}", pair[1], pair[0]);
         report.run(&name, || exchange(bench, &pair, long));
     }
+}
+
+/// The cable is pulled while bytes come, some are sent meanwhile, and all arrive when it is back.
+fn cable(bench: &Bench) -> Result<()> {
+    let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let port = server.local_addr()?.port();
+    let (tell, hear) = mpsc::channel();
+    // The thread ends with this program, if no guest comes.
+    thread::spawn(move || -> Result<()> {
+        let (mut stream, _) = server.accept()?;
+        let all = bytes();
+        let (first, second) = all.split_at(all.len() / 2);
+        stream.write_all(first)?;
+        hear.recv()?;
+        Ok(stream.write_all(second)?)
+    });
+    let monitor = bench.path("monitor");
+    let option = format!("unix:{},server=on,wait=off", monitor.display());
+    let set_link = move |state: &str| tell_monitor(&monitor, &format!("set_link net0 {state}"));
+    let all = bytes();
+    let len = all.len();
+    let line = format!(
+        "is_out() {{ ip link show eth0 | grep -q NO-CARRIER; }}; \
+         nc 10.0.2.2 {port} >/tmp/a & until [ -s /tmp/a ]; do :; done; echo ready; \
+         until is_out; do :; done; echo pulled; while is_out; do :; done; echo back; \
+         wait; wc -c </tmp/a; dmesg | grep -c 'the link is gone'; cat /tmp/a"
+    );
+    let net = options(Some("user"), &[], None)?;
+    let guest = bench.shell(&line).timeout(120).net(&net)?;
+    let finished = guest.words(["-monitor", &option]).run_with(move |line| {
+        // What fails here is seen by what the guest prints.
+        let _ = match line {
+            "ready" => set_link("off"),
+            "pulled" => tell
+                .send(())
+                .map_err(Into::into)
+                .and_then(|()| set_link("on")),
+            _ => Ok(()),
+        };
+    })?;
+    let said = format!("ready\npulled\nback\n{len}\n1\n");
+    finished.is(0, &[said.as_bytes(), &all].concat())
 }
 
 /// Exchanges bytes between a server and a client.

@@ -4,7 +4,6 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc;
@@ -66,7 +65,6 @@ pub fn run(bench: &Bench, report: &mut Report) {
             joined(&bench.behind(iommu))
         });
     }
-    report.run("network: a cable is pulled and replaced", || cable(bench));
     report.run("network: the start without a card, or an address", || {
         none(bench)
     });
@@ -313,49 +311,6 @@ pub fn in_turn(
             None => bail!("the server: {}", server.why()),
         }
     })
-}
-
-/// The cable is pulled while bytes come, some are sent meanwhile, and all arrive when it is back.
-fn cable(bench: &Bench) -> Result<()> {
-    let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let port = server.local_addr()?.port();
-    let (tell, hear) = mpsc::channel();
-    // The thread ends with this program, if no guest comes.
-    thread::spawn(move || -> Result<()> {
-        let (mut stream, _) = server.accept()?;
-        let all = bytes();
-        let (first, second) = all.split_at(LEN / 2);
-        stream.write_all(first)?;
-        hear.recv()?;
-        Ok(stream.write_all(second)?)
-    });
-    let monitor = bench.path("monitor");
-    let option = format!("unix:{},server=on,wait=off", monitor.display());
-    let set_link = move |state: &str| -> Result<()> {
-        let mut stream = UnixStream::connect(&monitor)?;
-        Ok(writeln!(stream, "set_link net0 {state}")?)
-    };
-    let line = format!(
-        "is_out() {{ ip link show eth0 | grep -q NO-CARRIER; }}; \
-         nc 10.0.2.2 {port} >/tmp/a & until [ -s /tmp/a ]; do :; done; echo ready; \
-         until is_out; do :; done; echo pulled; while is_out; do :; done; echo back; \
-         wait; wc -c </tmp/a; dmesg | grep -c 'the link is gone'; cat /tmp/a"
-    );
-    let net = options(Some("user"), &[], None)?;
-    let guest = bench.shell(&line).timeout(120).net(&net)?;
-    let finished = guest.words(["-monitor", &option]).run_with(move |line| {
-        // What fails here is seen by what the guest prints.
-        let _ = match line {
-            "ready" => set_link("off"),
-            "pulled" => tell
-                .send(())
-                .map_err(Into::into)
-                .and_then(|()| set_link("on")),
-            _ => Ok(()),
-        };
-    })?;
-    let said = format!("ready\npulled\nback\n{LEN}\n1\n");
-    finished.is(0, &[said.as_bytes(), &bytes()].concat())
 }
 
 /// No card: no interface but the loopback one. A card and no address: the guest starts at once.
