@@ -2,7 +2,8 @@
 //!
 //! usage: `exchange listen PORT SEND RECEIVE` prints `ready` and waits for
 //! `exchange ADDRESS:PORT SEND RECEIVE`. Each sends SEND bytes and wants RECEIVE of the other's,
-//! and prints how many came and how fast. It needs nothing of the kernel but sockets, so that it
+//! and prints how many came and how fast. With `leave` before it, it does not wait until the other
+//! one has what it has sent. It needs nothing of the kernel but sockets, so that it
 //! runs on Linux, too.
 
 use std::env;
@@ -82,6 +83,10 @@ fn receive(mut from: &TcpStream, side: u64, total: u64) -> Result<(), String> {
 }
 
 fn exchange(words: &[&str]) -> Result<(), String> {
+    let (leaves, words) = match words {
+        ["leave", words @ ..] => (true, words),
+        _ => (false, words),
+    };
     let number = |text: &str| text.parse().map_err(|_| format!("{text} is no number"));
     let (stream, side, sent, received) = match words {
         ["listen", port, sent, received] => {
@@ -105,11 +110,15 @@ fn exchange(words: &[&str]) -> Result<(), String> {
             let _ = stream.shutdown(Shutdown::Both);
         }
         outcome?;
-        let outcome = sender.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
+        let outcome = sender
+            .join()
+            .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
         outcome.map_err(|why| format!("send: {why}"))
     })?;
     let seconds = start.elapsed().as_secs_f64();
-    wait_for_acknowledgements(&stream);
+    if !leaves {
+        wait_for_acknowledgements(&stream);
+    }
     println!("{sent} bytes out and {received} in are right");
     let rate = (sent + received) as f64 / seconds / 1e6;
     println!("rate: {rate:.2} MB/s, {seconds:.1} s");

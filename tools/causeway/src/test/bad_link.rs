@@ -1,6 +1,7 @@
-//! Bad links: a cable that is pulled and replaced, and two guests with a link between them that
-//! loses, doubles, reorders and damages, of which each checks the bytes that the other has sent: two
-//! of this kernel's, and one of this kernel's with one of Linux's, where there is a Linux.
+//! Bad links: a cable that is pulled and replaced, a machine that ends with bytes under way, and two
+//! guests with a link between them that loses, doubles, reorders and damages. Each guest checks the
+//! bytes that the other has sent: two of this kernel's, and one of this kernel's with one of
+//! Linux's, where there is a Linux.
 
 use std::fmt;
 use std::io::Write;
@@ -81,6 +82,9 @@ pub fn run(bench: &Bench, report: &mut Report, long: bool) {
         cpus: 1,
         iommu: None,
     };
+    report.run("a machine ends with bytes under way", || {
+        left(bench, one.clone())
+    });
     let two = Side::Causeway {
         cpus: 2,
         iommu: None,
@@ -154,32 +158,14 @@ fn cable(bench: &Bench) -> Result<()> {
 
 /// Exchanges bytes between a server and a client.
 fn exchange(bench: &Bench, sides: &[Side; 2], long: bool) -> Result<()> {
-    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let link = Link::start([any; 2], BAD, 1)?;
     let bytes = if long { MANY } else { BYTES };
-    let patience = if long { LONG_PATIENCE } else { PATIENCE };
     let lines = [
         format!("/tests/exchange listen 5000 {bytes} {bytes}"),
         format!("/tests/exchange 10.77.0.1:5000 {bytes} {bytes}"),
     ];
-    let boot = |at: usize, each: Box<dyn FnMut(&str) + Send>| -> Result<Finished> {
-        let machine = machine(
-            bench,
-            &sides[at],
-            at,
-            link.addresses()[at],
-            &lines[at],
-            long,
-        )?;
-        let kernel = match &machine.boot {
-            Boot::Kernel { kernel, .. } => kernel.clone(),
-            Boot::Image(_) => PathBuf::new(),
-        };
-        finish(&machine, &kernel, &[], Duration::from_secs(patience), each)
-    };
-    let (server, client) = in_turn(|each| boot(0, each), || boot(1, Box::new(|_| ())))?;
+    let (finished, link) = over(BAD, bench, sides, &lines, long)?;
     let wanted = format!("{bytes} bytes out and {bytes} in are right");
-    for side in [&server, &client] {
+    for side in &finished {
         let text = side.text();
         let is_right = text.lines().any(|line| line.trim_end() == wanted);
         ensure!(is_right, "{text}\n{link}{}", side.why());
@@ -190,11 +176,60 @@ fn exchange(bench: &Bench, sides: &[Side; 2], long: bool) -> Result<()> {
         "{link}"
     );
     if long {
-        let rate = client.text();
+        let rate = finished[1].text();
         let rate = rate.lines().find(|line| line.starts_with("rate"));
         println!("  {}\n{link}", rate.context("no rate")?);
     }
     Ok(())
+}
+
+/// A program sends bytes and ends, and its machine with it, while they are under way on a long
+/// link: they arrive.
+fn left(bench: &Bench, side: Side) -> Result<()> {
+    let long = Trouble {
+        delay: 50_000_000,
+        ..badlink::GOOD
+    };
+    let lines = [
+        "/tests/exchange listen 5000 0 200000",
+        "/tests/exchange leave 10.77.0.1:5000 200000 0",
+    ];
+    let sides = [side.clone(), side];
+    let (finished, link) = over(long, bench, &sides, &lines.map(Into::into), false)?;
+    let [server, client] = finished;
+    client.ended(0)?;
+    let wanted = "0 bytes out and 200000 in are right";
+    let text = server.text();
+    ensure!(
+        text.lines().any(|line| line == wanted),
+        "{text}\n{link}{}",
+        server.why()
+    );
+    Ok(())
+}
+
+/// Runs a server's line and a client's with a link between them; returns what came of it.
+fn over(
+    trouble: Trouble,
+    bench: &Bench,
+    sides: &[Side; 2],
+    lines: &[String; 2],
+    long: bool,
+) -> Result<([Finished; 2], Link)> {
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let link = Link::start([any; 2], trouble, 1)?;
+    let patience = if long { LONG_PATIENCE } else { PATIENCE };
+    let boot = |at: usize, each: Box<dyn FnMut(&str) + Send>| -> Result<Finished> {
+        let end = link.addresses()[at];
+        let machine = machine(bench, &sides[at], at, end, &lines[at], long)?;
+        let kernel = match &machine.boot {
+            Boot::Kernel { kernel, .. } => kernel.clone(),
+            Boot::Image(_) => PathBuf::new(),
+        };
+        finish(&machine, &kernel, &[], Duration::from_secs(patience), each)
+    };
+    let (server, client) = in_turn(|each| boot(0, each), || boot(1, Box::new(|_| ())))?;
+    Ok(([server, client], link))
 }
 
 /// The machine of a side, which runs a line of the shell. The long form is for the fast kernel.
