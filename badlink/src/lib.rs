@@ -165,7 +165,10 @@ mod tests {
                 let mut frame = [0; 60];
                 let times = way.send(now, &mut frame);
                 assert!(frame[..ETHERNET] == [0; ETHERNET], "a header is damaged");
-                changed += frame.iter().map(|it| u64::from(it.count_ones())).sum::<u64>();
+                changed += frame
+                    .iter()
+                    .map(|it| u64::from(it.count_ones()))
+                    .sum::<u64>();
                 for at in times.into_iter().flatten() {
                     copies += 1;
                     assert!((now + 7..now + 1007).contains(&at));

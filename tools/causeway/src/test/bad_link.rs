@@ -1,6 +1,6 @@
-//! Bad links: a cable that is pulled and replaced, a machine that ends with bytes under way, and two
-//! guests with a link between them that loses, doubles, reorders and damages. Each guest checks the
-//! bytes that the other has sent: two of this kernel's, and one of this kernel's with one of
+//! Bad links: a cable that is pulled and replaced, a machine that ends with bytes under way, and
+//! two guests with a link between them that loses, doubles, reorders and damages. Each guest checks
+//! the bytes that the other has sent: two of this kernel's, and one of this kernel's with one of
 //! Linux's, where there is a Linux.
 
 use std::fmt;
