@@ -24,6 +24,7 @@ mod image;
 mod input;
 mod install;
 mod launch;
+mod link;
 mod linux;
 mod log;
 mod net;
@@ -93,6 +94,7 @@ fn main() -> ExitCode {
             println!("{}", kernel.display());
             0
         }),
+        Command::Link(options) => options.run(),
         Command::Launch(options) => launch::launch(options),
     };
     let status = ended.unwrap_or_else(|error| {

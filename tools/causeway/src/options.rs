@@ -15,6 +15,7 @@ use crate::disk::Disk;
 use crate::image;
 use crate::install;
 use crate::launch::Launch;
+use crate::link;
 use crate::net;
 use crate::outcome;
 use crate::peer;
@@ -57,6 +58,8 @@ pub enum Command {
     Root(Root),
     /// Show what is kept in the cache folder, or remove it
     Cache(inventory::Cache),
+    /// Stand between two guests as a bad network
+    Link(link::Options),
     /// Start a guest that waits for gdb
     Debug(Debug),
     /// Count which of the kernel's functions the instructions of a command go to

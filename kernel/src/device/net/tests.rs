@@ -3,7 +3,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
@@ -16,6 +16,8 @@ use net::{
     packet::{Checksum, Packet},
 };
 use nucleus::{
+    Frame,
+    frame::Contents,
     sim::{below, device_read, device_write, on_machines_with, random_u64},
     sync::{Rank, SpinLock},
     task::{self, Sleep},
@@ -43,6 +45,8 @@ struct Told {
     packets: SpinLockVec,
     links: AtomicUsize,
     dropped: AtomicU32,
+    /// The packets themselves, if they are to stay.
+    kept: Mutex<Option<Vec<Packet>>>,
 }
 
 struct SpinLockVec(SpinLock<Vec<(Vec<u8>, Checksum)>>);
@@ -58,6 +62,9 @@ impl Above for Told {
         let mut bytes = vec![0; packet.len()];
         assert_eq!(packet.peek(0, &mut bytes), bytes.len());
         self.packets.0.lock().push((bytes, packet.checksum));
+        if let Some(kept) = &mut *self.kept.lock().unwrap() {
+            kept.push(packet);
+        }
     }
 
     fn note_dropped(&self) {
@@ -363,6 +370,47 @@ fn a_card_that_says_anything_is_survived() {
         script.set_config(6, 1);
         end(&mut receives, &card);
         assert!(!card.send(Packet::default()), "it is not used any more");
+    });
+}
+
+/// Takes all memory that there is.
+fn take_memory(taken: &mut Vec<Frame>) {
+    while let Ok(frame) = Frame::alloc(Contents::Zeroed) {
+        taken.push(frame);
+    }
+}
+
+/// Without memory, each packet that the device has a buffer for arrives or is counted; when there
+/// is memory again, the device gets buffers again.
+#[test]
+fn a_card_without_memory_goes_on_when_there_is_some() {
+    on_machines_with("card without memory", 1..=3, 2048, 20, || {
+        let (card, told, script) = card(Feature::all());
+        let mut side = script.side(0);
+        until(|| side.available() > 10);
+        let mut held = Vec::new();
+        *told.kept.lock().unwrap() = Some(Vec::new());
+        let mut taken = Vec::new();
+        let mut sent = 0;
+        loop {
+            take_memory(&mut taken);
+            let bytes = vec![sent as u8; 14 + below(1500)];
+            if side.available() == 0 || !hand_over(&mut side, &mut held, &bytes) {
+                break;
+            }
+            sent += 1;
+            let told = || told.packets.0.lock().len() + told.dropped.load(SeqCst) as usize;
+            until(|| told() == sent);
+            assert!(sent < 10_000, "the device always has buffers");
+        }
+        assert!(sent > 0 && card.has_carrier());
+        taken.clear();
+        *told.kept.lock().unwrap() = None;
+        until(|| side.available() > 0);
+        let before = told.packets.0.lock().len();
+        assert!(hand_over(&mut side, &mut held, &[7; 1000]));
+        until(|| told.packets.0.lock().len() > before);
+        end(&mut side, &card);
     });
 }
 

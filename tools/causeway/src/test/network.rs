@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
-use super::boot::{Bench, Plan};
+use super::boot::{Bench, Finished, Plan};
 use super::{Report, roots};
 use crate::net::Options;
 use crate::qemu::Iommu;
@@ -87,19 +87,19 @@ pub fn run(bench: &Bench, report: &mut Report) {
 }
 
 /// Bytes of which no piece is like another.
-fn bytes() -> Vec<u8> {
+pub fn bytes() -> Vec<u8> {
     let words = (0..LEN as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 15) as u8);
     words.collect()
 }
 
 /// A port of this host that is free.
-fn free_port() -> Result<u16> {
+pub fn free_port() -> Result<u16> {
     let any = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     Ok(any.local_addr()?.port())
 }
 
 /// Options as a user gives them.
-fn options(net: Option<&str>, ports: &[(u16, u16)], own: Option<&str>) -> Result<Options> {
+pub fn options(net: Option<&str>, ports: &[(u16, u16)], own: Option<&str>) -> Result<Options> {
     Ok(Options {
         net: net.map(str::parse).transpose()?,
         ports: ports
@@ -128,7 +128,10 @@ fn fetch(at: (Ipv4Addr, u16), path: &str) -> Result<Vec<u8>> {
 }
 
 /// Runs a guest, and `act` when it has said that it is ready.
-fn when_ready(guest: &Plan<'_>, act: impl Fn() -> Result<()> + Send + 'static) -> Result<String> {
+pub fn when_ready(
+    guest: &Plan<'_>,
+    act: impl Fn() -> Result<()> + Send + 'static,
+) -> Result<String> {
     let (tell, hear) = mpsc::channel();
     let finished = guest.run_with(move |line| {
         if line == "ready" {
@@ -278,23 +281,36 @@ fn joined(bench: &Bench) -> Result<()> {
     let server = bench.shell(&line).timeout(180).net(&net)?;
     let fetch = "wget -qO- http://10.55.0.1/numbers | md5sum; echo end | nc 10.55.0.1 81";
     let client = bench.shell(fetch).timeout(120).net(&other)?;
+    let (server, client) = in_turn(|each| server.run_with(each), || client.run())?;
+    client.printed("daef482d6c698625ab13d987d14e8781  -\n")?;
+    server.printed("ready\nover\n")
+}
+
+/// Runs a guest, which is given what is to be called with each of its lines, and another one when
+/// it has said that it is ready.
+///
+/// # Errors
+/// When QEMU cannot be started, or it never is ready.
+pub fn in_turn(
+    server: impl FnOnce(Box<dyn FnMut(&str) + Send>) -> Result<Finished> + Send,
+    client: impl FnOnce() -> Result<Finished>,
+) -> Result<(Finished, Finished)> {
     let (tell, hear) = mpsc::channel();
-    thread::scope(|scope| -> Result<()> {
-        let both = scope.spawn(move || {
-            server.run_with(move |line| {
+    thread::scope(|scope| {
+        let server = scope.spawn(move || {
+            server(Box::new(move |line| {
                 if line == "ready" {
                     let _ = tell.send(());
                 }
-            })
+            }))
         });
         let ready = hear.recv_timeout(Duration::from_secs(180));
-        let fetched = ready.is_ok().then(|| client.run()).transpose();
-        let server = both.join().map_err(|_| anyhow!("panicked"))??;
-        let Some(client) = fetched? else {
-            bail!("the server: {}", server.why());
-        };
-        client.printed("daef482d6c698625ab13d987d14e8781  -\n")?;
-        server.printed("ready\nover\n")
+        let client = ready.is_ok().then(client).transpose();
+        let server = server.join().map_err(|_| anyhow!("panicked"))??;
+        match client? {
+            Some(client) => Ok((server, client)),
+            None => bail!("the server: {}", server.why()),
+        }
     })
 }
 
