@@ -50,6 +50,7 @@ mod swap;
 mod ways;
 
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -207,6 +208,42 @@ fn side_by_side<T: Sync, R: Send>(
     })
 }
 
+/// Some groups of tests.
+type Groups<'a> = Box<dyn FnOnce(&mut Report) -> Result<()> + Send + 'a>;
+
+/// Groups that always run.
+fn without_error<'a>(run: impl FnOnce(&mut Report) + Send + 'a) -> Groups<'a> {
+    Box::new(|report| {
+        run(report);
+        Ok(())
+    })
+}
+
+/// Groups that run at once.
+const LANES: usize = 2;
+
+/// Runs all of the groups, in this order, [`LANES`] at a time.
+///
+/// # Errors
+/// The first one of theirs; those after it in the list may not have run.
+fn side_by_side_in(report: &mut Report, groups: Vec<Groups<'_>>) -> Result<()> {
+    let queue = Mutex::new(groups.into_iter());
+    let next = || queue.lock().ok()?.next();
+    let results = {
+        let report = &*report;
+        side_by_side(&[(); LANES], |()| {
+            let mut own = report.beside();
+            while let Some(group) = next() {
+                group(&mut own)?;
+            }
+            Ok(own)
+        })
+    };
+    results
+        .into_iter()
+        .try_for_each(|own| own.map(|own| report.add(own)))
+}
+
 /// Refuses words that no group has in its name, before anything is built.
 fn check_words(options: &options::Test) -> Result<()> {
     let mut report = Report::of_names();
@@ -316,55 +353,40 @@ fn groups(bench: &boot::Bench, report: &mut Report, options: &options::Test) -> 
     database::run(bench, report, options.long);
     compare::run(bench, report);
     swap::run(bench, report);
-    // Devices beside programs: each of these has one guest at a time, most of them with one CPU.
-    let mut beside = report.beside();
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            iommu::run(bench, &mut beside);
-            network::run(bench, &mut beside);
-            bad_link::run(bench, &mut beside, options.long);
-            servers::run(bench, &mut beside);
-        });
-        strange_programs(bench, report, options)
-    })?;
-    report.add(beside);
-    // Guests with one CPU, and kernels of other kinds, beside those with more, which do not need
-    // all of the host's processors all the time.
+    // Guests with one CPU, of which some wait for the host or for each other, beside those with
+    // more, which do not need all of the host's processors all the time. The longest come first.
     if report.names.is_none() {
         bench.root()?;
     }
-    let mut beside = report.beside();
+    let long = options.long;
     let machines = |report: &mut Report, cpus: &[u32]| {
         experiments::run(bench, report, cpus);
         programs::run(bench, report, cpus);
         attacks::run(bench, report, cpus, &[], options.attack_seconds);
     };
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            machines(&mut beside, &[1]);
-            programs::short_of_memory(bench, &mut beside);
-            programs::variants(bench, &mut beside, options.seconds);
-        });
-        machines(report, &[2, 4]);
-        attacks::together(bench, report, options.attack_seconds);
-    });
-    report.add(beside);
-    Ok(())
-}
-
-/// Runs the groups of sessions, and of programs that others have made.
-fn strange_programs(
-    bench: &boot::Bench,
-    report: &mut Report,
-    options: &options::Test,
-) -> Result<()> {
-    session::run(bench, report);
-    console::run(bench, report);
-    strangers::run(bench, report)?;
-    debian::run(bench, report, options)?;
-    stress::run(bench, report, options.long)?;
-    pressure::run(bench, report, options.long)?;
-    python::run(bench, report, options.long)
+    side_by_side_in(
+        report,
+        vec![
+            Box::new(|report| {
+                machines(report, &[2, 4]);
+                attacks::together(bench, report, options.attack_seconds);
+                stress::run(bench, report, long)?;
+                pressure::run(bench, report, long)
+            }),
+            Box::new(|report| debian::run(bench, report, options)),
+            without_error(|report| iommu::run(bench, report)),
+            without_error(|report| machines(report, &[1])),
+            without_error(|report| console::run(bench, report)),
+            Box::new(|report| python::run(bench, report, long)),
+            without_error(|report| programs::short_of_memory(bench, report)),
+            Box::new(|report| strangers::run(bench, report)),
+            without_error(|report| network::run(bench, report)),
+            without_error(|report| servers::run(bench, report)),
+            without_error(|report| bad_link::run(bench, report, long)),
+            without_error(|report| programs::variants(bench, report, options.seconds)),
+            without_error(|report| session::run(bench, report)),
+        ],
+    )
 }
 
 #[cfg(test)]
