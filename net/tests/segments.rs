@@ -139,6 +139,8 @@ struct World {
     ways: [Direction; 2],
     free_at: [u64; 2],
     segments: usize,
+    /// Those with data, by side.
+    with_data: [usize; 2],
     random: Random,
     starts: [Start; 2],
 }
@@ -186,6 +188,7 @@ impl World {
             ways: [0, 1].map(|side| Direction::new(2 * seed + side, link.trouble)),
             free_at: [0; 2],
             segments: 0,
+            with_data: [0; 2],
             random,
             starts,
         }
@@ -209,6 +212,7 @@ impl World {
         let sent = std::mem::take(&mut self.sides[side].sent);
         for segment in sent {
             self.segments += 1;
+            self.with_data[side] += usize::from(!segment.data.is_empty());
             let now = self.now;
             for arrives in self.ways[side].send(now, &mut []).into_iter().flatten() {
                 let length = (segment.data.len() + 60) as u64;
@@ -382,6 +386,67 @@ fn a_good_link_is_used_well() {
             world.segments < 3_000_000 / 1388 * 8 / 5,
             "{}",
             world.segments
+        );
+    });
+}
+
+/// Where a lower layer cuts, short writes behind much that is under way go together on a near path,
+/// and at once on a far one or where the program asks for it.
+#[test]
+fn short_writes_are_sent_together_where_their_wait_is_short() {
+    const WRITE: usize = 16_000;
+    const WRITES: usize = 100;
+    let run = |delay: u64, no_delay: bool| {
+        let settings = Settings {
+            no_delay,
+            ..Settings::default()
+        };
+        let trouble = Trouble {
+            delay,
+            ..badlink::GOOD
+        };
+        let link = Link {
+            trouble,
+            rate: 1_000_000_000,
+        };
+        let mut world = World::new(1, link, settings, 4 << 20);
+        world.starts[0].path.bulk = u16::MAX.into();
+        world.open(0);
+        while world.state(1) != Some(State::Established) {
+            world.step(u64::MAX);
+        }
+        let mut written = 0;
+        // The first ones open the congestion window.
+        for _ in 0..2 {
+            world.with_data[0] = 0;
+            for _ in 0..WRITES {
+                let data: Vec<u8> = (written..written + WRITE).map(|i| pattern(0, i)).collect();
+                written += WRITE;
+                let side = &mut world.sides[0];
+                side.unsent.join(&mut aggregate(&data)).unwrap();
+                world.with(0, |block, around| block.output(around));
+                let next = world.now + 20_000;
+                while world.now < next {
+                    world.step(next);
+                    world.sides[1].unread = 0;
+                }
+            }
+            while world.sides[1].received < written {
+                world.step(world.now + MS);
+                world.sides[1].unread = 0;
+            }
+            let end = world.now + 100 * MS;
+            while world.now < end {
+                world.step(end);
+            }
+        }
+        world.with_data[0]
+    };
+    on_machines(1, move |_| {
+        let (near, hurried, far) = (run(MS / 8, false), run(MS / 8, true), run(4 * MS, false));
+        assert!(
+            3 * near < 2 * hurried && near < far,
+            "{near} {hurried} {far}"
         );
     });
 }

@@ -9,6 +9,10 @@ use fbuf::Aggregate;
 
 /// The time for which a small segment is held back (`TCP_CORK`).
 const CORKED: u64 = 200 * MS;
+/// Less than a large packet waits for more while so many segments are under way, which the peer
+/// acknowledges at once, on a path of at most this round-trip time.
+const GATHERED_BEHIND: u32 = 4;
+const NEAR: u64 = MS;
 /// Blocks of SACK that fit beside timestamps.
 const SACKS_BESIDE_STAMPS: usize = 3;
 /// Bytes of an option with one block.
@@ -269,6 +273,9 @@ impl Block {
         if len == 0 {
             return None;
         }
+        if is_last && !self.wants_fin && self.gathers(len, flight) {
+            return None;
+        }
         let part = len % self.segment;
         if part == 0 || is_last && self.may_send_part(now) {
             return Some((len, false));
@@ -281,6 +288,19 @@ impl Block {
             || self.sent.is_empty() && self.is_limited
             || core::mem::take(&mut self.pushes);
         (!is_last && is_worth).then_some((len, false))
+    }
+
+    /// Tells whether the last `len` bytes wait for more of them, to be sent together: where a lower
+    /// layer cuts, each packet costs about as much as a large one. This is Nagle's algorithm for
+    /// large packets, where an acknowledgement comes soon.
+    fn gathers(&self, len: u32, flight: u32) -> bool {
+        let burst = self.burst();
+        burst > self.segment
+            && len < burst
+            && flight >= GATHERED_BEHIND * self.segment
+            && (1..=NEAR).contains(&self.round_trip.smoothed)
+            && !self.settings.no_delay
+            && self.urgent <= self.next
     }
 
     /// Tells whether the last bytes that wait are sent although they fill no segment (Nagle's
