@@ -27,8 +27,9 @@ use crate::signals;
 
 /// Bytes of the longest frame that QEMU takes: its `NET_BUFSIZE`.
 const LONGEST: usize = 4096 + 65536;
-/// Frames that may be under way in a direction: a second of a fast guest's.
-const MOST: usize = 16384;
+/// Bytes that may be under way in a direction, with what each frame takes beside its own: a second
+/// of a fast guest's.
+const MOST_BYTES: usize = 64 << 20;
 /// Bytes that are written at once.
 const BATCH: usize = 256 << 10;
 
@@ -133,6 +134,11 @@ struct Flying {
     frame: Vec<u8>,
 }
 
+/// Returns the bytes that a frame takes while it is under way.
+fn size(frame: &[u8]) -> usize {
+    size_of::<Flying>() + frame.len()
+}
+
 /// One direction of the link.
 struct Queue {
     state: Mutex<State>,
@@ -142,6 +148,8 @@ struct Queue {
 struct State {
     direction: Direction,
     flying: BinaryHeap<Reverse<Flying>>,
+    /// What those under way take, at most [`MOST_BYTES`].
+    bytes: usize,
     /// Frames that were put into the queue.
     number: u64,
     /// Frames that there was no room or no guest for.
@@ -160,10 +168,12 @@ impl Queue {
         let now = start.elapsed();
         let times = state.direction.send(now.as_nanos() as u64, &mut frame);
         for at in times.into_iter().flatten() {
-            if state.flying.len() >= MOST {
+            let bytes = state.bytes + size(&frame);
+            if bytes > MOST_BYTES {
                 state.dropped += 1;
                 continue;
             }
+            state.bytes = bytes;
             state.number += 1;
             let flying = Flying {
                 at: start + Duration::from_nanos(at),
@@ -195,6 +205,7 @@ impl Queue {
             match due {
                 Some(at) if at <= now && batch.len() < BATCH => {
                     if let Some(Reverse(Flying { frame, .. })) = state.flying.pop() {
+                        state.bytes -= size(&frame);
                         batch.extend((frame.len() as u32).to_be_bytes());
                         batch.extend(frame);
                         count += 1;
@@ -237,6 +248,8 @@ impl End {
                 to.send(start, frame);
             }
             *self.guest() = None;
+            // It ends a delivery that waits for this guest.
+            let _ = from.get_ref().shutdown(Shutdown::Both);
         }
     }
 
@@ -294,6 +307,7 @@ impl Link {
             let state = State {
                 direction: Direction::new(seed.wrapping_mul(2).wrapping_add(number), trouble),
                 flying: BinaryHeap::new(),
+                bytes: 0,
                 number: 0,
                 dropped: 0,
                 is_over: false,
@@ -444,6 +458,25 @@ mod tests {
         send(&mut b, b"before");
         send(&mut a, b"after");
         assert_eq!(read_frame(&mut b).unwrap(), b"after");
+    }
+
+    #[test]
+    fn frames_under_way_are_bounded_by_their_bytes() {
+        let trouble = Trouble {
+            delay: 3_600_000_000_000,
+            ..AT_ONCE
+        };
+        let (link, [mut a, _b]) = link(trouble);
+        let count = 2 * (MOST_BYTES / LONGEST) as u64;
+        for _ in 0..count {
+            send(&mut a, &[0; LONGEST]);
+        }
+        while link.counts()[1].sent < count {
+            thread::yield_now();
+        }
+        let state = link.queues[1].state();
+        assert!(state.flying.len() * LONGEST <= MOST_BYTES);
+        assert_eq!(state.flying.len() as u64 + state.dropped, count);
     }
 
     #[test]
