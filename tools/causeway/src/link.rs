@@ -43,9 +43,10 @@ impl FromStr for Percent {
     fn from_str(text: &str) -> Result<Self> {
         let number = text.strip_suffix('%').unwrap_or(text);
         let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
-        let whole: Option<u64> = whole.parse().ok();
-        let tenths: Option<u64> = tenths.parse().ok().filter(|&it| it < 10);
-        let all = whole.zip(tenths);
+        let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let is_right = is_number(whole) && is_number(tenths) && tenths.len() == 1;
+        let whole: Option<u64> = whole.parse().ok().filter(|_| is_right);
+        let all = whole.zip(tenths.parse::<u64>().ok());
         let all = all.and_then(|(whole, tenths)| Some(whole.checked_mul(10)? + tenths));
         let all = all.filter(|&it| it <= 1000);
         Ok(Self(all.with_context(|| {
@@ -510,7 +511,18 @@ mod tests {
         for (text, wanted) in [("0", 0), ("5", 50), ("0.5%", 5), ("100", 1000)] {
             assert_eq!(text.parse::<Percent>().unwrap(), Percent(wanted));
         }
-        for text in ["", "x", "-1", "101", "5.55", "99999999999999999999", "%"] {
+        for text in [
+            "",
+            "x",
+            "-1",
+            "+5",
+            "101",
+            "5.55",
+            "0.05",
+            "5.",
+            "99999999999999999999",
+            "%",
+        ] {
             assert!(text.parse::<Percent>().is_err(), "{text}");
         }
     }
