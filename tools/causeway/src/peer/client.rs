@@ -87,10 +87,10 @@ fn fetch(at: SocketAddr, path: &str, count: u64) -> io::Result<u64> {
             Some(stream) => stream,
             None => BufReader::with_capacity(256 << 10, open(at)?),
         };
-        write!(
-            stream.get_ref(),
-            "GET {path} HTTP/1.1\r\nHost: guest\r\nConnection: keep-alive\r\n\r\n"
-        )?;
+        // In one packet: `write!` sends one for each piece.
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: guest\r\nConnection: keep-alive\r\n\r\n");
+        stream.get_ref().write_all(request.as_bytes())?;
         let (length, stays) = head(&mut stream)?;
         let copied = io::copy(&mut stream.by_ref().take(length), &mut io::sink())?;
         if copied != length {
