@@ -35,15 +35,15 @@ pub enum Way {
 pub struct Options {
     /// How the experiments with a network reach their peer [default: tap, and user where no
     /// interface can be made]
-    #[arg(long, value_enum, value_name = "WAY")]
+    #[arg(long, value_enum, value_name = "WAY", conflicts_with = "icount")]
     net: Option<Way>,
     /// The longest packet of the card, in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 1500,
+    #[arg(long, value_name = "BYTES", default_value_t = 1500, conflicts_with = "icount",
           value_parser = clap::value_parser!(u32).range(576..=65535))]
     mtu: u32,
     /// More properties of the card, as QEMU has them: `csum=off,gso=off` for one that neither sums
     /// nor cuts
-    #[arg(long, value_name = "PROPERTIES")]
+    #[arg(long, value_name = "PROPERTIES", conflicts_with = "icount")]
     card: Option<String>,
 }
 
