@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::link;
+use super::network;
 use crate::linux::Mitigations;
 use crate::options::seconds;
 use crate::qemu::Iommu;
@@ -84,7 +84,7 @@ pub struct Bench {
     #[arg(long, value_name = "DIR")]
     pub root: Option<PathBuf>,
     #[command(flatten)]
-    pub link: link::Options,
+    pub network: network::Options,
     /// Put the devices behind an IOMMU
     #[arg(long, value_enum, value_name = "KIND", num_args = 0..=1, require_equals = true,
           default_missing_value = "on")]

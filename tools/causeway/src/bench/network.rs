@@ -5,7 +5,7 @@
 //! passes bytes to and from sockets of the host's; it takes packets of 1,500 bytes at most, and its
 //! card has no offloads.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -26,7 +26,8 @@ const HOST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 pub enum Way {
     /// An interface of the host's, which only root can make.
     Tap,
-    /// QEMU's own network.
+    /// QEMU's own network, through which the peer connects to the guest one at a time, not by 8
+    /// clients at once.
     User,
 }
 
@@ -49,7 +50,7 @@ pub struct Options {
 
 /// A boot's card and peer. The interface goes when this is dropped.
 #[derive(Debug)]
-pub struct Link {
+pub struct Network {
     net: net::Options,
     card: String,
     own: String,
@@ -57,7 +58,7 @@ pub struct Link {
     _tap: Option<Tap>,
 }
 
-impl Link {
+impl Network {
     /// Makes the interface, if there is to be one, and starts the peer.
     ///
     /// # Errors
@@ -85,8 +86,7 @@ impl Link {
                 (net, tap.guest_in_network(), peer)
             }
             None => {
-                let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-                let forward = free.local_addr()?.port();
+                let forward = net::free_port()?;
                 let net = net::Options {
                     ports: vec![format!("{forward}:{GUEST_PORT}").parse()?],
                     ..net::Options::default()
