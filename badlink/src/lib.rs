@@ -26,7 +26,7 @@ pub struct Trouble {
     pub damaged: u64,
     /// The time that a frame takes.
     pub delay: u64,
-    /// The link is cut for half of this time, again and again; 0 for never.
+    /// The link is cut for this time, and then whole for as long, again and again; 0 for never.
     pub cut: u64,
 }
 

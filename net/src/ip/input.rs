@@ -101,7 +101,7 @@ fn is_right(packet: &Packet) -> bool {
 
 /// A packet as it came, for raw sockets and for a message about it.
 enum Original {
-    /// Nobody wants it.
+    /// Needed by neither.
     None,
     /// Its first slice, which has all that a message repeats: a handle takes no memory.
     First(Slice),

@@ -490,7 +490,6 @@ fn waits_end() {
     });
 }
 
-/// The settings stay as they are while a mapping is in use.
 #[test]
 fn page_tables_have_no_mapping_that_was_kept() {
     with_variants("frames become page tables", 20, move |variant| {
@@ -524,6 +523,7 @@ fn page_tables_have_no_mapping_that_was_kept() {
     });
 }
 
+/// The settings stay as they are while a mapping is in use.
 #[test]
 fn settings_change_without_mappings() {
     let machine = Variant {

@@ -27,8 +27,9 @@ use crate::signals;
 
 /// Bytes of the longest frame that QEMU takes: its `NET_BUFSIZE`.
 const LONGEST: usize = 4096 + 65536;
-/// Frames that may be under way in a direction: a second of a fast guest's.
-const MOST: usize = 16384;
+/// Bytes that may be under way in a direction, with what each frame takes beside its own: a second
+/// of a fast guest's.
+const MOST_BYTES: usize = 64 << 20;
 /// Bytes that are written at once.
 const BATCH: usize = 256 << 10;
 
@@ -42,9 +43,10 @@ impl FromStr for Percent {
     fn from_str(text: &str) -> Result<Self> {
         let number = text.strip_suffix('%').unwrap_or(text);
         let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
-        let whole: Option<u64> = whole.parse().ok();
-        let tenths: Option<u64> = tenths.parse().ok().filter(|&it| it < 10);
-        let all = whole.zip(tenths);
+        let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let is_right = is_number(whole) && is_number(tenths) && tenths.len() == 1;
+        let whole: Option<u64> = whole.parse().ok().filter(|_| is_right);
+        let all = whole.zip(tenths.parse::<u64>().ok());
         let all = all.and_then(|(whole, tenths)| Some(whole.checked_mul(10)? + tenths));
         let all = all.filter(|&it| it <= 1000);
         Ok(Self(all.with_context(|| {
@@ -133,6 +135,11 @@ struct Flying {
     frame: Vec<u8>,
 }
 
+/// Returns the bytes that a frame takes while it is under way.
+fn size(frame: &[u8]) -> usize {
+    size_of::<Flying>() + frame.len()
+}
+
 /// One direction of the link.
 struct Queue {
     state: Mutex<State>,
@@ -142,6 +149,8 @@ struct Queue {
 struct State {
     direction: Direction,
     flying: BinaryHeap<Reverse<Flying>>,
+    /// What those under way take, at most [`MOST_BYTES`].
+    bytes: usize,
     /// Frames that were put into the queue.
     number: u64,
     /// Frames that there was no room or no guest for.
@@ -160,10 +169,12 @@ impl Queue {
         let now = start.elapsed();
         let times = state.direction.send(now.as_nanos() as u64, &mut frame);
         for at in times.into_iter().flatten() {
-            if state.flying.len() >= MOST {
+            let bytes = state.bytes + size(&frame);
+            if bytes > MOST_BYTES {
                 state.dropped += 1;
                 continue;
             }
+            state.bytes = bytes;
             state.number += 1;
             let flying = Flying {
                 at: start + Duration::from_nanos(at),
@@ -195,6 +206,7 @@ impl Queue {
             match due {
                 Some(at) if at <= now && batch.len() < BATCH => {
                     if let Some(Reverse(Flying { frame, .. })) = state.flying.pop() {
+                        state.bytes -= size(&frame);
                         batch.extend((frame.len() as u32).to_be_bytes());
                         batch.extend(frame);
                         count += 1;
@@ -237,6 +249,8 @@ impl End {
                 to.send(start, frame);
             }
             *self.guest() = None;
+            // It ends a delivery that waits for this guest.
+            let _ = from.get_ref().shutdown(Shutdown::Both);
         }
     }
 
@@ -294,6 +308,7 @@ impl Link {
             let state = State {
                 direction: Direction::new(seed.wrapping_mul(2).wrapping_add(number), trouble),
                 flying: BinaryHeap::new(),
+                bytes: 0,
                 number: 0,
                 dropped: 0,
                 is_over: false,
@@ -447,6 +462,25 @@ mod tests {
     }
 
     #[test]
+    fn frames_under_way_are_bounded_by_their_bytes() {
+        let trouble = Trouble {
+            delay: 3_600_000_000_000,
+            ..AT_ONCE
+        };
+        let (link, [mut a, _b]) = link(trouble);
+        let count = 2 * (MOST_BYTES / LONGEST) as u64;
+        for _ in 0..count {
+            send(&mut a, &[0; LONGEST]);
+        }
+        while link.counts()[1].sent < count {
+            thread::yield_now();
+        }
+        let state = link.queues[1].state();
+        assert!(state.flying.len() * LONGEST <= MOST_BYTES);
+        assert_eq!(state.flying.len() as u64 + state.dropped, count);
+    }
+
+    #[test]
     fn what_happens_is_counted() {
         let trouble = Trouble {
             lost: 500,
@@ -477,7 +511,18 @@ mod tests {
         for (text, wanted) in [("0", 0), ("5", 50), ("0.5%", 5), ("100", 1000)] {
             assert_eq!(text.parse::<Percent>().unwrap(), Percent(wanted));
         }
-        for text in ["", "x", "-1", "101", "5.55", "99999999999999999999", "%"] {
+        for text in [
+            "",
+            "x",
+            "-1",
+            "+5",
+            "101",
+            "5.55",
+            "0.05",
+            "5.",
+            "99999999999999999999",
+            "%",
+        ] {
             assert!(text.parse::<Percent>().is_err(), "{text}");
         }
     }

@@ -3,10 +3,19 @@
 use std::fmt;
 use std::fs;
 use std::io::Read;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
+
+/// Returns a port of this host that is free, until another program takes it.
+///
+/// # Errors
+/// When the host has none.
+pub fn free_port() -> Result<u16> {
+    let any = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    Ok(any.local_addr()?.port())
+}
 
 /// What stands behind the card.
 #[derive(Clone, PartialEq, Eq, Debug)]

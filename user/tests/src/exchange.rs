@@ -2,9 +2,9 @@
 //!
 //! usage: `exchange listen PORT SEND RECEIVE` prints `ready` and waits for
 //! `exchange ADDRESS:PORT SEND RECEIVE`. Each sends SEND bytes and wants RECEIVE of the other's,
-//! and prints how many came and how fast. With `leave` before it, it does not wait until the other
-//! one has what it has sent. It needs nothing of the kernel but sockets, so that it
-//! runs on Linux, too.
+//! and prints how many came and how fast. With `leave` in front it does not wait until the other
+//! one has all that was sent. It needs nothing of the kernel but sockets, so that it runs on Linux,
+//! too.
 
 use std::env;
 use std::io::{self, Read, Write};
@@ -87,17 +87,20 @@ fn exchange(words: &[&str]) -> Result<(), String> {
         ["leave", words @ ..] => (true, words),
         _ => (false, words),
     };
-    let number = |text: &str| text.parse().map_err(|_| format!("{text} is no number"));
+    let number = |text: &str| {
+        text.parse::<u64>()
+            .map_err(|_| format!("{text} is no number"))
+    };
     let (stream, side, sent, received) = match words {
         ["listen", port, sent, received] => {
-            let port = number(port)? as u16;
+            let port: u16 = port.parse().map_err(|_| format!("{port} is no port"))?;
             let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port));
             let listener = listener.map_err(|why| format!("bind: {why}"))?;
             println!("ready");
             (listener.accept().map(|it| it.0), 0, *sent, *received)
         }
         [address, sent, received] => (TcpStream::connect(address), 1, *sent, *received),
-        _ => return Err("usage: exchange listen PORT|ADDRESS:PORT SEND RECEIVE".into()),
+        _ => return Err("usage: exchange [leave] listen PORT|ADDRESS:PORT SEND RECEIVE".into()),
     };
     let stream = stream.map_err(|why| format!("connection: {why}"))?;
     let (sent, received) = (number(sent)?, number(received)?);

@@ -166,7 +166,7 @@ pub struct Writer {
     bytes: Vec<u8>,
     /// Datagrams that are full.
     full: Vec<Vec<u8>>,
-    /// Their bytes, which are charged to the requester until they are in his queue.
+    /// Their bytes, which are charged to the requester while the list is made.
     kept: usize,
     stock: Stock,
     /// The list is not whole.

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::experiments;
 use super::lines::{self, Line};
-use super::link::{self, Link};
+use super::network::{self, Network};
 use super::pin;
 use super::results::Kernel;
 use super::sections::Sections;
@@ -101,7 +101,7 @@ pub struct Stage {
     /// How long a guest may report nothing.
     limit: Duration,
     /// The network of experiments that need one.
-    link: Option<link::Options>,
+    network: Option<network::Options>,
     /// The plugin that counts instructions, if they are counted so.
     counter: Option<PathBuf>,
     /// The archive and the boots' disks stand in it.
@@ -129,7 +129,7 @@ impl Stage {
         mut root: Root,
         words: Vec<String>,
         limit: Duration,
-        link: Option<link::Options>,
+        network: Option<network::Options>,
         counts: bool,
     ) -> Result<Self> {
         let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
@@ -142,7 +142,7 @@ impl Stage {
             archive,
             words,
             limit,
-            link,
+            network,
             counter,
             folder,
         })
@@ -157,11 +157,11 @@ impl Stage {
         side: &Side,
         names: &[String],
         disks: &[Disk],
-        link: Option<&Link>,
+        network: Option<&Network>,
     ) -> Result<Machine> {
         let mut command = vec![INIT.to_owned(), names.join(",")];
         command.extend(self.words.iter().cloned());
-        command.extend(link.map(Link::bench).into_iter().flatten());
+        command.extend(network.map(Network::bench).into_iter().flatten());
         let full = self.words.iter().any(|word| word == FULL);
         let memory_disk =
             experiments::need_memory_disk(names).then(|| MEMORY_DISK[usize::from(full)]);
@@ -176,8 +176,8 @@ impl Stage {
                 if let (Some(size), true) = (memory_disk, has_memory_disks) {
                     options.push(format!("md={size}M"));
                 }
-                if let Some(link) = link {
-                    options.extend(link.causeway()?);
+                if let Some(network) = network {
+                    options.extend(network.causeway()?);
                 }
                 (file, Console::pipes().command_line(&options, &command))
             }
@@ -186,7 +186,9 @@ impl Stage {
                 // Its first program finds what the kernel does not know in its environment.
                 let disk = memory_disk.map(|size| format!("memory_disk={} ", size << 10));
                 let disk = disk.unwrap_or_default();
-                let address = link.map(|link| link.linux() + " ").unwrap_or_default();
+                let address = network
+                    .map(|network| network.linux() + " ")
+                    .unwrap_or_default();
                 // Nothing may stand between the guest's lines.
                 let line = format!(
                     "{own} loglevel=1 {disk}{address}rdinit={INIT} -- {}",
@@ -200,8 +202,8 @@ impl Stage {
         let words = disks.iter().enumerate();
         let words = words.flat_map(|(number, disk)| disk.qemu(number));
         machine.extra.extend(words);
-        if let Some(link) = link {
-            machine.extra.extend(link.qemu(machine.cpus)?);
+        if let Some(network) = network {
+            machine.extra.extend(network.qemu(machine.cpus)?);
         }
         Ok(machine)
     }
@@ -240,12 +242,12 @@ impl Stage {
         } else {
             Vec::new()
         };
-        let link = self
-            .link
+        let network = self
+            .network
             .as_ref()
             .filter(|_| experiments::need_network(names));
-        let link = link.map(Link::new).transpose()?;
-        let mut machine = self.machine(side, names, &disks, link.as_ref())?;
+        let network = network.map(Network::new).transpose()?;
+        let mut machine = self.machine(side, names, &disks, network.as_ref())?;
         let sections = match &self.counter {
             None => None,
             Some(plugin) => {
@@ -265,7 +267,7 @@ impl Stage {
             others: VecDeque::new(),
             pinned: false,
             sections,
-            _link: link,
+            _network: network,
         })
     }
 }
@@ -285,7 +287,7 @@ pub struct Boot {
     /// The counts of instructions, if there are any.
     sections: Option<Sections>,
     /// The network of this boot.
-    _link: Option<Link>,
+    _network: Option<Network>,
     /// The disks of this boot stand in it.
     _scratch: TempDir,
 }

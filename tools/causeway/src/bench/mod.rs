@@ -14,9 +14,9 @@ mod diff;
 pub mod experiments;
 pub mod icount;
 pub mod lines;
-mod link;
 mod machine;
 mod names;
+mod network;
 mod number;
 pub mod options;
 mod pattern;
@@ -111,7 +111,7 @@ pub fn bench(options: &Bench) -> Result<u8> {
         root.host_file("busybox", Path::new(BUSYBOX), 0o755)?;
     }
     let wants_peer = experiments::need_network(&names) && !options.icount;
-    let link = wants_peer.then(|| options.link.clone());
+    let network = wants_peer.then(|| options.network.clone());
     root.host_file("bench", &program, 0o755)?;
     for side in &sides {
         if let System::Linux(linux, _) = &side.system {
@@ -121,7 +121,7 @@ pub fn bench(options: &Bench) -> Result<u8> {
     // A count must not depend on input from outside, and turns would not improve it.
     let paced = sides.len() > 1 && !options.counts();
     let words = words(options, paced);
-    let stage = Stage::new(ground, root, words, options.limit(), link, options.busy)?;
+    let stage = Stage::new(ground, root, words, options.limit(), network, options.busy)?;
     let folder = options
         .out
         .clone()

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::link;
+use super::network;
 use crate::linux::Mitigations;
 use crate::options::seconds;
 use crate::qemu::Iommu;
@@ -48,7 +48,7 @@ pub struct Bench {
     /// Only rows whose names contain this; may be given again
     #[arg(long, value_name = "WORD")]
     pub rows: Vec<String>,
-    /// Boot the kernels so many times [default: 5, with --icount 1]
+    /// Boot the kernels so many times [default: 5, with --icount or --busy 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: Option<u32>,
     /// Count instructions in place of time: one CPU, emulated, and a fixed number of batches
@@ -74,7 +74,7 @@ pub struct Bench {
     /// From how many percent on a row that got worse makes --compare end with status 1
     #[arg(long, value_name = "PERCENT", default_value_t = 10.0, requires = "compare", value_parser = percent)]
     pub threshold: f64,
-    /// CPUs, 1 to 16 [default: 2, with --icount 1]
+    /// CPUs, 1 to 16 [default: 2, with --icount or --busy 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     pub smp: Option<u32>,
     /// Memory, in M or G
@@ -84,13 +84,13 @@ pub struct Bench {
     #[arg(long, value_name = "DIR")]
     pub root: Option<PathBuf>,
     #[command(flatten)]
-    pub link: link::Options,
+    pub network: network::Options,
     /// Put the devices behind an IOMMU
     #[arg(long, value_enum, value_name = "KIND", num_args = 0..=1, require_equals = true,
           default_missing_value = "on")]
     pub iommu: Option<Iommu>,
     /// What both kernels do against flaws of the CPU: as each ships, all that it can, or nothing
-    /// [default: default, with --icount off]
+    /// [default: default, with --icount or --busy off]
     #[arg(long, value_enum)]
     pub mitigations: Option<Mitigations>,
     /// More options for the command line of the kernel that is judged, and not for what it is held
@@ -116,8 +116,8 @@ pub struct Bench {
     /// Run the experiments that a switch of the kernel matters to with the switch thrown, too
     #[arg(long)]
     pub switches: bool,
-    /// End a guest that reports nothing for so many seconds [default: 180, with --full or --icount
-    /// 900]
+    /// End a guest that reports nothing for so many seconds [default: 180, with --full,
+    /// --icount or --busy 900]
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub limit: Option<Duration>,
 }

@@ -8,6 +8,11 @@ use std::time::Duration;
 /// How long a server may be silent.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Connections that are kept for one client, requests at once, and bytes of an answer's head.
+const MOST_HELD: u64 = 1 << 16;
+const MOST_WIDTH: u64 = 64;
+const MOST_HEAD: u64 = 64 << 10;
+
 /// Connects to the guest.
 fn open(at: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&at, PATIENCE)?;
@@ -23,7 +28,7 @@ fn open(at: SocketAddr) -> io::Result<TcpStream> {
 pub fn connect(at: SocketAddr, count: u64) -> io::Result<u64> {
     let mut all = 0;
     for _ in 0..count {
-        all += open(at)?.read_to_end(&mut Vec::new())? as u64;
+        all += io::copy(&mut open(at)?, &mut io::sink())?;
     }
     Ok(all)
 }
@@ -31,9 +36,14 @@ pub fn connect(at: SocketAddr, count: u64) -> io::Result<u64> {
 /// Makes connections and keeps them in `held`.
 ///
 /// # Errors
-/// Those of a connection.
+/// Those of a connection; too many of them.
 pub fn hold(at: SocketAddr, count: u64, held: &mut Vec<TcpStream>) -> io::Result<u64> {
-    let wanted = held.len() as u64 + count;
+    let wanted = (held.len() as u64).saturating_add(count);
+    if wanted > MOST_HELD {
+        return Err(io::Error::other(format!(
+            "more than {MOST_HELD} are wanted"
+        )));
+    }
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let most = rustix::process::Rlimit {
         current: limit.maximum,
@@ -53,7 +63,7 @@ pub fn hold(at: SocketAddr, count: u64, held: &mut Vec<TcpStream>) -> io::Result
 /// # Errors
 /// Those of a connection, or an answer that is none.
 pub fn get(at: SocketAddr, path: &str, count: u64, width: u64) -> io::Result<u64> {
-    let width = width.clamp(1, 1024);
+    let width = width.clamp(1, MOST_WIDTH);
     thread::scope(|scope| {
         let shares = (0..width).map(|one| count / width + u64::from(one < count % width));
         let all: Vec<_> = shares
@@ -77,10 +87,10 @@ fn fetch(at: SocketAddr, path: &str, count: u64) -> io::Result<u64> {
             Some(stream) => stream,
             None => BufReader::with_capacity(256 << 10, open(at)?),
         };
-        write!(
-            stream.get_ref(),
-            "GET {path} HTTP/1.1\r\nHost: guest\r\nConnection: keep-alive\r\n\r\n"
-        )?;
+        // In one packet: `write!` sends one for each piece.
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: guest\r\nConnection: keep-alive\r\n\r\n");
+        stream.get_ref().write_all(request.as_bytes())?;
         let (length, stays) = head(&mut stream)?;
         let copied = io::copy(&mut stream.by_ref().take(length), &mut io::sink())?;
         if copied != length {
@@ -94,18 +104,27 @@ fn fetch(at: SocketAddr, path: &str, count: u64) -> io::Result<u64> {
 
 /// Reads an answer's head: the length of the body, and whether the connection stays.
 fn head(stream: &mut impl BufRead) -> io::Result<(u64, bool)> {
-    let mut line = String::new();
-    stream.read_line(&mut line)?;
-    if !line.starts_with("HTTP/1.") || !line.contains(" 200") {
-        return Err(io::Error::other(format!("the server said {line:?}")));
+    let mut head = stream.take(MOST_HEAD);
+    let mut next = || {
+        let mut line = String::new();
+        head.read_line(&mut line)?;
+        match line.ends_with('\n') {
+            true => Ok(line.trim_end().to_ascii_lowercase()),
+            false => Err(io::Error::other("the server's answer ends in its head")),
+        }
+    };
+    let status = next()?;
+    if !status.starts_with("http/1.") || !status.contains(" 200") {
+        return Err(io::Error::other(format!("the server said {status:?}")));
     }
-    let mut stays = line.starts_with("HTTP/1.1");
+    let mut stays = status.starts_with("http/1.1");
     let mut length = None;
     loop {
-        line.clear();
-        stream.read_line(&mut line)?;
-        let line = line.trim_end().to_ascii_lowercase();
-        match line.split_once(": ") {
+        let line = next()?;
+        match line
+            .split_once(':')
+            .map(|(name, value)| (name, value.trim()))
+        {
             None => break,
             Some(("content-length", number)) => length = number.parse().ok(),
             Some(("connection", "close")) => stays = false,

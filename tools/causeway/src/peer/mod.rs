@@ -16,21 +16,33 @@
 //!
 //! The last three answer with a line when they are done: `done BYTES`, or why not; then the next
 //! line may come. A service has a thread, which ends with its client.
+//!
+//! A guest may be hostile: clients, connections and the bytes that are kept have bounds.
 
 mod client;
 mod udp;
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
+use rustix::net::sockopt;
 
 /// The bytes that a stream moves at once.
 const CHUNK: usize = 256 << 10;
 
 /// The longest line of a client.
 const LONGEST: u64 = 1024;
+
+/// Clients at once; more are refused. With two descriptors each they fit into the usual limit.
+const MOST_CLIENTS: usize = 256;
+
+/// How long a client is silent before it is asked whether it is there still: one whose machine was
+/// killed is not.
+const SILENCE: Duration = Duration::from_secs(60);
 
 /// Options of `causeway peer`.
 #[derive(clap::Args, Debug, Clone)]
@@ -47,13 +59,12 @@ pub struct Options {
 /// Serves until the program is ended.
 ///
 /// # Errors
-/// When the address can't be had.
+/// When the address can't be had, or clients can't be accepted any more.
 pub fn peer(options: &Options) -> Result<()> {
     let listener = TcpListener::bind(options.listen)
         .with_context(|| format!("cannot listen at {}", options.listen))?;
     println!("serving at {}", listener.local_addr()?);
-    serve(&listener, options.forward);
-    Ok(())
+    Ok(serve(&listener, options.forward)?)
 }
 
 /// Starts a peer at a free port of this address, in threads that end with this program.
@@ -69,17 +80,28 @@ pub fn start(address: Ipv4Addr, forward: Option<u16>) -> Result<SocketAddr> {
 }
 
 /// Serves each client in a thread of its own.
-fn serve(listener: &TcpListener, forward: Option<u16>) {
-    for client in listener.incoming() {
-        let Ok(client) = client else { return };
+fn serve(listener: &TcpListener, forward: Option<u16>) -> io::Result<()> {
+    // Each client's thread has a reference.
+    let clients = Arc::new(());
+    loop {
+        let (client, _) = listener.accept()?;
+        if Arc::strong_count(&clients) > MOST_CLIENTS {
+            continue;
+        }
+        let counted = clients.clone();
         // A guest that ends breaks its connections, which is no error here.
-        thread::spawn(move || attend(client, forward));
+        thread::spawn(move || {
+            let _counted = counted;
+            attend(client, forward)
+        });
     }
 }
 
 /// Does what the lines of a client ask for.
 fn attend(client: TcpStream, forward: Option<u16>) -> io::Result<()> {
     client.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(&client, true)?;
+    sockopt::set_tcp_keepidle(&client, SILENCE)?;
     let own = client.local_addr()?.ip();
     let far = client.peer_addr()?.ip();
     let guest = |port| guest(far, port, forward);
@@ -97,13 +119,7 @@ fn attend(client: TcpStream, forward: Option<u16>) -> io::Result<()> {
             ["sink", each] => return sink(lines, &client, number(each)?),
             ["source"] => return source(lines, &client),
             ["echo"] => return echo(lines, &client),
-            ["udp"] => {
-                let socket = udp::start(own)?;
-                writeln!(&client, "{}", socket.port())?;
-                // Nothing more comes before the end.
-                lines.read_to_end(&mut Vec::new())?;
-                return Ok(());
-            }
+            ["udp"] => return udp::serve(own, far, &client),
             ["connect", at, count] => client::connect(guest(port(at)?), number(count)?),
             ["hold", at, count] => client::hold(guest(port(at)?), number(count)?, &mut held),
             ["get", at, count, width, path] => {
@@ -113,10 +129,11 @@ fn attend(client: TcpStream, forward: Option<u16>) -> io::Result<()> {
             }
             _ => return Ok(()),
         };
-        match done {
-            Ok(bytes) => writeln!(&client, "done {bytes}")?,
-            Err(why) => writeln!(&client, "{why}")?,
-        }
+        let answer = match done {
+            Ok(bytes) => format!("done {bytes}\n"),
+            Err(why) => format!("{why}\n"),
+        };
+        (&client).write_all(answer.as_bytes())?;
     }
 }
 

@@ -69,7 +69,8 @@ fn servers_are_called() {
     let mut held = [(); 2].map(|()| server.accept().unwrap().0);
     assert_eq!(line(&control), "done 0\n");
     writeln!(&control, "get {port} 4 2 /file").unwrap();
-    let answers = |keeps: &str| format!("HTTP/1.1 200 OK\r\n{keeps}Content-Length: 3\r\n\r\nabc");
+    let answers =
+        |keeps: &str| format!("HTTP/1.1 200 OK\r\nX:\r\n{keeps}Content-Length: 3\r\n\r\nabc");
     for turn in 0..4 {
         let (mut stream, _) = server.accept().unwrap();
         let mut request = [0; 100];
@@ -92,5 +93,64 @@ fn servers_are_called() {
     drop(control);
     for stream in &mut held {
         assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    }
+}
+
+#[test]
+fn a_datagram_of_another_address_is_not_answered() {
+    let control = client("udp");
+    let port: u16 = line(&control).trim().parse().unwrap();
+    let [other, own] = [2, 1].map(|last| {
+        let socket = UdpSocket::bind((Ipv4Addr::new(127, 0, 0, last), 0)).unwrap();
+        socket.connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        socket.send(&[1]).unwrap();
+        socket
+    });
+    own.recv(&mut [9]).unwrap();
+    other.set_nonblocking(true).unwrap();
+    assert!(other.recv(&mut [9]).is_err());
+}
+
+#[test]
+fn a_socket_for_datagrams_ends_with_its_client() {
+    let control = client("udp");
+    let port: u16 = line(&control).trim().parse().unwrap();
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    socket.connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+    drop(control);
+    while socket.send(&[0]).is_ok() {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn a_server_that_sends_without_end_is_left() {
+    let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = server.local_addr().unwrap().port();
+    let control = client(&format!("get {port} 1 1 /file"));
+    let (mut stream, _) = server.accept().unwrap();
+    stream.write_all(b"HTTP/1.1 200 OK\r\n").unwrap();
+    while stream.write_all(&[b'x'; 4096]).is_ok() {}
+    assert!(line(&control).contains("head"));
+    writeln!(&control, "hold {port} {}", u64::MAX).unwrap();
+    assert!(line(&control).contains("more than"));
+}
+
+#[test]
+fn clients_beyond_the_most_are_refused() {
+    let at = start(Ipv4Addr::LOCALHOST, None).unwrap();
+    let open = || {
+        let mut stream = TcpStream::connect(at).unwrap();
+        let asked = stream.write_all(b"echo\nx");
+        let is_there = asked.is_ok() && stream.read(&mut [0]).is_ok_and(|count| count == 1);
+        (stream, is_there)
+    };
+    let mut clients: Vec<_> = (0..MOST_CLIENTS).map(|_| open()).collect();
+    assert!(clients.iter().all(|(_, is_there)| *is_there));
+    assert!(!open().1);
+    // One that goes makes room.
+    clients.pop();
+    while !open().1 {
+        thread::yield_now();
     }
 }

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use super::boot::{Bench, Finished, Plan};
 use super::{Report, roots};
-use crate::net::Options;
+use crate::net::{Options, free_port};
 use crate::qemu::Iommu;
 use crate::root::Root;
 use crate::tap::Tap;
@@ -90,12 +90,6 @@ pub fn run(bench: &Bench, report: &mut Report) {
 pub fn bytes() -> Vec<u8> {
     let words = (0..LEN as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 15) as u8);
     words.collect()
-}
-
-/// A port of this host that is free.
-pub fn free_port() -> Result<u16> {
-    let any = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    Ok(any.local_addr()?.port())
 }
 
 /// Options as a user gives them.

@@ -13,8 +13,9 @@ use std::thread;
 use anyhow::{Context, Result, ensure};
 
 use super::boot::{Bench, shown};
-use super::network::{bytes, free_port, options, when_ready};
+use super::network::{bytes, options, when_ready};
 use super::{Report, roots};
+use crate::net::free_port;
 use crate::root::Root;
 
 /// What the mirror has.

@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::thread;
@@ -11,7 +10,7 @@ use std::time::Duration;
 
 use super::web_server::{FEW_LARGE, NASA, NASA_SHORT, SEED, Site, answer_with};
 use crate::draws::Draws;
-use crate::movement::{Buffer, checked, size_name, stamp, wrong};
+use crate::movement::{Buffer, send_file, size_name, stamp, wrong};
 use crate::{Bench, Experiment, Failure, Meter, Row, Unit, call};
 
 /// The experiment; its help describes it.
@@ -231,21 +230,6 @@ fn send(
         }
         Ok(stream.read_exact(&mut [0])?)
     })
-}
-
-/// Sends a file's first bytes.
-fn send_file(to: &TcpStream, file: &File, size: usize) -> io::Result<()> {
-    let mut at: libc::off_t = 0;
-    while (at as usize) < size {
-        let left = size - at as usize;
-        // SAFETY: the descriptors are open, and the place is a variable of this function.
-        let moved =
-            checked(unsafe { libc::sendfile(to.as_raw_fd(), file.as_raw_fd(), &mut at, left) })?;
-        if moved == 0 {
-            return Err(wrong("a file ended too early"));
-        }
-    }
-    Ok(())
 }
 
 fn receive(meter: &mut Meter, peer: SocketAddr, size: usize) -> Result<(), Failure> {

@@ -360,17 +360,7 @@ fn send_file(meter: &mut Meter, folder: &Folder, line: Line, size: usize) -> Res
     meter.measure(|count| {
         peer.with(RECEIVE, count, || {
             for _ in 0..count {
-                let (mut place, mut left) = (0, size);
-                while left > 0 {
-                    // SAFETY: the descriptors are open, the place is live and this function's own.
-                    let moved = checked(unsafe {
-                        libc::sendfile(to.as_raw_fd(), file.as_raw_fd(), &raw mut place, left)
-                    })?;
-                    match moved {
-                        0 => return Err(wrong("sendfile came to an end too early")),
-                        moved => left -= moved as usize,
-                    }
-                }
+                movement::send_file(&to, &file, size)?;
             }
             Ok(())
         })

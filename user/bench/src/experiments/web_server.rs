@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use crate::draws::Draws;
-use crate::movement::{Buffer, Peer, check_stamp, checked, stamp, wrong};
+use crate::movement::{Buffer, Peer, check_stamp, checked, send_file, stamp, wrong};
 use crate::{Bench, Experiment, Failure, Meter, Unit};
 
 /// The experiment; its help describes it.
@@ -197,36 +197,21 @@ fn answer(mut client: TcpStream, root: &Path) -> io::Result<()> {
     let (_, end) = read_head(&mut client, &mut head)?;
     let words = String::from_utf8_lossy(&head[..end]);
     let name = words.split_whitespace().nth(1).unwrap_or_default();
-    send_file(&client, &root.join(name.trim_start_matches('/')))
+    answer_file(&client, &root.join(name.trim_start_matches('/')))
 }
 
 /// Serves one request, whatever it asks for, with the file of this number.
 pub(super) fn answer_with(mut client: TcpStream, root: &Path, number: u64) -> io::Result<()> {
     read_head(&mut client, &mut [0; HEAD])?;
-    send_file(&client, &root.join(number.to_string()))
+    answer_file(&client, &root.join(number.to_string()))
 }
 
 /// Answers with a file.
-fn send_file(mut client: &TcpStream, file: &Path) -> io::Result<()> {
+fn answer_file(mut client: &TcpStream, file: &Path) -> io::Result<()> {
     let file = File::open(file)?;
-    let mut left = file.metadata()?.len() as usize;
-    write!(client, "HTTP/1.0 200 OK\r\nContent-Length: {left}\r\n\r\n")?;
-    while left > 0 {
-        // SAFETY: the descriptors are open; a null place means the file's own.
-        let moved = checked(unsafe {
-            libc::sendfile(
-                client.as_raw_fd(),
-                file.as_raw_fd(),
-                std::ptr::null_mut(),
-                left,
-            )
-        })?;
-        match moved {
-            0 => return Err(wrong("a file ended too early")),
-            moved => left -= moved as usize,
-        }
-    }
-    Ok(())
+    let size = file.metadata()?.len() as usize;
+    write!(client, "HTTP/1.0 200 OK\r\nContent-Length: {size}\r\n\r\n")?;
+    send_file(client, &file, size)
 }
 
 /// Makes one request: the whole file must arrive, and nothing behind it. A client that does not

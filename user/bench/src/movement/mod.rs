@@ -19,6 +19,7 @@ pub use peer::{Order, Peer, pipe};
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result};
+use std::os::fd::AsRawFd;
 
 /// Formats a size in bytes for row names: `64B`, `4KiB`, `1MiB`.
 pub fn size_name(bytes: usize) -> String {
@@ -39,6 +40,25 @@ pub fn read_whole(mut from: &File, to: &mut [u8]) -> Result<()> {
         match from.read(&mut to[filled..])? {
             0 => return Err(ErrorKind::UnexpectedEof.into()),
             count => filled += count,
+        }
+    }
+    Ok(())
+}
+
+/// Sends a file's first bytes by `sendfile`, and leaves the file's place as it is.
+///
+/// # Errors
+/// Those of `sendfile`, and a file that ends before.
+pub fn send_file(to: &impl AsRawFd, file: &File, size: usize) -> Result<()> {
+    let mut at: libc::off_t = 0;
+    while (at as usize) < size {
+        let left = size - at as usize;
+        // SAFETY: the descriptors are open, and the place is a variable of this function.
+        let moved = checked(unsafe {
+            libc::sendfile(to.as_raw_fd(), file.as_raw_fd(), &raw mut at, left)
+        })?;
+        if moved == 0 {
+            return Err(wrong("a file ended too early"));
         }
     }
     Ok(())

@@ -5,7 +5,7 @@
 //! passes bytes to and from sockets of the host's; it takes packets of 1,500 bytes at most, and its
 //! card has no offloads.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -26,7 +26,8 @@ const HOST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 pub enum Way {
     /// An interface of the host's, which only root can make.
     Tap,
-    /// QEMU's own network.
+    /// QEMU's own network, through which the peer connects to the guest one at a time, not by 8
+    /// clients at once.
     User,
 }
 
@@ -35,21 +36,21 @@ pub enum Way {
 pub struct Options {
     /// How the experiments with a network reach their peer [default: tap, and user where no
     /// interface can be made]
-    #[arg(long, value_enum, value_name = "WAY")]
+    #[arg(long, value_enum, value_name = "WAY", conflicts_with = "icount")]
     net: Option<Way>,
     /// The longest packet of the card, in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 1500,
+    #[arg(long, value_name = "BYTES", default_value_t = 1500, conflicts_with = "icount",
           value_parser = clap::value_parser!(u32).range(576..=65535))]
     mtu: u32,
     /// More properties of the card, as QEMU has them: `csum=off,gso=off` for one that neither sums
     /// nor cuts
-    #[arg(long, value_name = "PROPERTIES")]
+    #[arg(long, value_name = "PROPERTIES", conflicts_with = "icount")]
     card: Option<String>,
 }
 
 /// A boot's card and peer. The interface goes when this is dropped.
 #[derive(Debug)]
-pub struct Link {
+pub struct Network {
     net: net::Options,
     card: String,
     own: String,
@@ -57,7 +58,7 @@ pub struct Link {
     _tap: Option<Tap>,
 }
 
-impl Link {
+impl Network {
     /// Makes the interface, if there is to be one, and starts the peer.
     ///
     /// # Errors
@@ -85,8 +86,7 @@ impl Link {
                 (net, tap.guest_in_network(), peer)
             }
             None => {
-                let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-                let forward = free.local_addr()?.port();
+                let forward = net::free_port()?;
                 let net = net::Options {
                     ports: vec![format!("{forward}:{GUEST_PORT}").parse()?],
                     ..net::Options::default()
