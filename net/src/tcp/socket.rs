@@ -25,6 +25,9 @@ pub const SEND_BUFFER: usize = 128 * 1024;
 /// Bytes that a new socket receives ahead of its program's reading: Linux's `tcp_rmem` default.
 pub const RECEIVE_BUFFER: usize = 128 * 1024;
 
+/// Handshakes of one listener that are kept; more are answered by cookies.
+const MOST_EMBRYOS: usize = 256;
+
 /// Fields of the header of IP that a program chooses.
 #[derive(Clone, Copy, Debug)]
 pub struct IpFields {
@@ -151,6 +154,17 @@ pub(super) struct Inner {
 }
 
 impl Inner {
+    /// Returns how many connections wait: to be accepted, for their handshake, or for their first
+    /// bytes.
+    pub fn handshakes(&self) -> usize {
+        self.queue.len() + self.embryos
+    }
+
+    /// Returns how many may wait before handshakes are answered by cookies.
+    pub fn most_handshakes(&self) -> usize {
+        self.backlog.min(MOST_EMBRYOS)
+    }
+
     /// Forgets the streams of a connection, and how they ended.
     pub fn forget_connection(&mut self) {
         self.error = None;
