@@ -525,3 +525,34 @@ fn a_cookie_ends_time_wait() {
         listener.close(true);
     });
 }
+
+/// A peer that sends byte by byte to a program that is busy stops for nothing but its window: the
+/// bytes share frames.
+#[test]
+fn single_bytes_fill_a_window_and_few_frames() {
+    on_machines(1, |_| {
+        let (stack, tap) = machine();
+        let here = SocketAddr::new(address(Family::V4, 2), 80);
+        let there = SocketAddr::new(address(Family::V4, 100), 1000);
+        let listener = stack.tcp_socket(Family::V4, Options::default());
+        listener.bind(here).unwrap();
+        listener.listen(20).unwrap();
+        let (socket, theirs, ours) = open(&stack, &tap, &listener, 1000, 8192);
+        let free = frame::usage().free;
+        for at in 0..6000 {
+            let byte = tcp((there, here), theirs + at, ours, ACK, &[at as u8]);
+            stack.receive(2, packet(&byte));
+            tap.take();
+        }
+        let held = free - frame::usage().free;
+        assert!(held < 500, "{held} frames");
+        let mut got = Vec::new();
+        while let Ok(bytes) = receive(&socket, 1000) {
+            got.extend(bytes);
+        }
+        assert_eq!(got.len(), 6000);
+        assert!((0..6000u32).zip(&got).all(|(at, byte)| at as u8 == *byte));
+        socket.close(true);
+        listener.close(true);
+    });
+}
