@@ -115,8 +115,7 @@ impl ConnectionTable {
         if interface != 0 {
             options.name.interface = interface;
         }
-        let account = listener.account().cloned();
-        let socket = Socket::new(&listener.tcp, listener.family(), options, account);
+        let socket = Socket::child(listener, options);
         // A peer that reuses both addresses so soon has forgotten the old connection.
         self.waiting.forget(&pair, &mut self.ports);
         let binding = Binding {
