@@ -556,3 +556,37 @@ fn single_bytes_fill_a_window_and_few_frames() {
         listener.close(true);
     });
 }
+
+/// A program that changes the size of its send buffer does not get more of it: what is on its way
+/// counts as before.
+#[test]
+fn a_new_buffer_size_forgives_nothing() {
+    on_machines(1, |_| {
+        let (stack, tap) = machine();
+        let here = SocketAddr::new(address(Family::V4, 2), 80);
+        let there = SocketAddr::new(address(Family::V4, 100), 1000);
+        let listener = stack.tcp_socket(Family::V4, Options::default());
+        listener.bind(here).unwrap();
+        listener.listen(20).unwrap();
+        let (socket, theirs, ours) = open(&stack, &tap, &listener, 1000, 8192);
+        assert_eq!(send(&socket, &[7; 20_000]), Ok(20_000));
+        assert_eq!(socket.summary().unsent, 20_000);
+        for size in [4_000, 100_000, 1_000, 30_000] {
+            socket.set_options(|options| options.send_buffer = size);
+            assert_eq!(socket.summary().unsent, 20_000, "{size} bytes of buffer");
+        }
+        let taken = send(&socket, &[7; 100_000]).unwrap();
+        assert!(taken <= 10_000, "{taken} bytes more");
+        let on_its_way = tap
+            .take()
+            .iter()
+            .map(|bytes| bytes.len() - 54)
+            .sum::<usize>();
+        let ack = tcp((there, here), theirs, ours + on_its_way as u32, ACK, &[]);
+        stack.receive(2, packet(&ack));
+        let left = 20_000 + taken - on_its_way;
+        assert_eq!(socket.summary().unsent, left);
+        socket.close(true);
+        listener.close(true);
+    });
+}

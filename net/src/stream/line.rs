@@ -69,7 +69,7 @@ impl Stream {
             // There is room.
             let _ = taken.append(slice);
         }
-        chain.state.limit = chain.state.limit.saturating_sub(taken.len());
+        chain.state.shift_limit(0, taken.len());
         let start = chain.start();
         if chain.urgent.is_some_and(|at| at < start) {
             chain.urgent = None;
@@ -85,7 +85,7 @@ impl Stream {
         }
         let wakes = {
             let mut chain = self.queue.lock();
-            chain.state.limit += bytes;
+            chain.state.shift_limit(bytes, 0);
             // Bytes that were taken to be sent may have made it so, unheard.
             is_writable(&chain)
         };

@@ -301,7 +301,7 @@ impl Socket {
                 match status.limit.checked_sub(own) {
                     Some(window) => status.bytes.saturating_sub(window),
                     // The limit lacks the bytes that were sent and not acknowledged.
-                    None => status.bytes + (own - status.limit),
+                    None => status.bytes + (own - status.limit) + status.owed,
                 }
             }),
             sent: outbound.map_or(0, |status| status.added),
