@@ -11,8 +11,8 @@ use super::{Stream, StreamState, is_writable, room};
 /// Bytes of the limit for each slice that is taken, besides a few.
 const LEAST_SLICE: usize = 512;
 
-/// Tells whether so many more slices are too many for the limit. Small pieces hold whole frames. The
-/// window was counted in bytes, so more are taken than a program may write.
+/// Tells whether so many more slices are too many for the limit. Small pieces hold whole frames.
+/// The window was counted in bytes, so more are taken than a program may write.
 fn is_crowded(chain: &Chain<StreamState>, slices: usize) -> bool {
     chain.data.slice_count() + slices > most_slices(chain)
 }
@@ -149,8 +149,8 @@ impl Stream {
         Ok(())
     }
 
-    /// As [`deliver`](Stream::deliver), for a few bytes of which there are many pieces already: they
-    /// share frames from now on, so the peer may use all of its window.
+    /// As [`deliver`](Stream::deliver), for a few bytes of which there are many pieces already:
+    /// they share frames from now on, so the peer may use all of its window.
     #[cold]
     fn deliver_copy(&self, data: &Aggregate) -> Result<()> {
         let mut bytes = [0; LEAST_SLICE];

@@ -180,8 +180,8 @@ impl ConnectionTable {
                 let Some(route) = back(tcp, &pair, back_by(&pair, at, &listener)) else {
                     return;
                 };
-                // A peer that uses both addresses again has forgotten the old connection, which would
-                // ignore the confirmation.
+                // A peer that uses both addresses again has forgotten the old connection, which
+                // would ignore the confirmation.
                 self.waiting.forget(&pair, &mut self.ports);
                 let path = connection::path(&route, &pair);
                 let answer = tcp.cookies.answer(&pair, syn, path.largest, now());
