@@ -236,6 +236,20 @@ impl Upper for Protocols {
         }
     }
 
+    fn may_have_sent(&self, report: &Report) -> bool {
+        let has_sender = |table: &Weak<Mutex<SocketTable>>| {
+            let table = table.upgrade();
+            table.is_some_and(|table| datagram::has_sender(&table, report))
+        };
+        let has_socket = match report.protocol {
+            ip::UDP => has_sender(&self.udp),
+            ip::ICMP | ip::ICMP_V6 => has_sender(&self.ping),
+            _ => false,
+        };
+        let raw = self.raw.upgrade();
+        has_socket || raw.is_some_and(|raw| datagram::has_raw_sender(&raw, report))
+    }
+
     fn show(&self, packet: &Received, header: &[u8]) -> bool {
         let raw = self.raw.upgrade();
         raw.is_some_and(|raw| datagram::show_raw(&raw, packet, header))

@@ -618,3 +618,31 @@ fn an_address_alone_makes_no_route_to_its_network() {
         assert_eq!(way.next_hop, "fd55::1".parse::<IpAddr>().unwrap());
     });
 }
+
+/// What a router says takes no place of a route that a program has set, and does not end it.
+#[test]
+fn a_router_does_not_replace_a_programs_route() {
+    on_machines(1, |_| {
+        let (stack, _) = machine(V6);
+        pass(&stack, 1_100);
+        let all = Prefix::new(Ipv6Addr::UNSPECIFIED.into(), 0).unwrap();
+        let own = RouteEntry {
+            metric: 1024,
+            ..RouteEntry::new(all, 2, Some(ROUTER.into()))
+        };
+        stack.network().put_route(own).unwrap();
+        let is_there = || {
+            stack
+                .network()
+                .routes()
+                .unwrap()
+                .iter()
+                .any(|it| *it == own)
+        };
+        stack.receive(2, packet(&router(&[], 1)));
+        assert!(is_there(), "replaced");
+        pass(&stack, 5_000);
+        stack.receive(2, packet(&router(&[], 0)));
+        assert!(is_there(), "ended");
+    });
+}

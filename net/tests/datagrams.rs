@@ -9,7 +9,10 @@ use net::{
     datagram::{Datagram, Filter, Options, Protocol, SendOptions, Socket},
     ip::ICMP,
 };
-use nucleus::sim::{Random, on_machines};
+use nucleus::{
+    frame,
+    sim::{Random, on_machines},
+};
 
 fn at(family: Family, port: u16) -> SocketAddr {
     let ip: IpAddr = match family {
@@ -128,5 +131,54 @@ fn raw_sockets_get_echoes_unless_filtered() {
         ping.close();
         deaf.close();
         assert!(stack.datagram_sockets(Protocol::Raw(0)).unwrap().is_empty());
+    });
+}
+
+/// Reports of datagrams that found no receiver hold no more than the receive buffer has room for.
+#[test]
+fn reports_are_limited_by_the_receive_buffer() {
+    on_machines(2, |_| {
+        let stack = Stack::new();
+        let options = Options {
+            receive_errors: true,
+            ..Options::default()
+        };
+        let before = frame::usage().free;
+        let socket = stack.datagram_socket(Family::V4, Protocol::Udp, options);
+        socket.bind(at(Family::V4, 7)).unwrap();
+        let closed = Some(at(Family::V4, 9));
+        let mut refused = 0;
+        for _ in 0..100 {
+            match send(&socket, closed, &[1; 60_000]) {
+                Ok(_) => {}
+                Err(error) => {
+                    assert_eq!(error, Errno::ECONNREFUSED);
+                    refused += 1;
+                }
+            }
+        }
+        assert!(refused >= 49, "{refused} errors");
+        let held = before - frame::usage().free;
+        let most = options.receive_buffer / 4096 + 32;
+        assert!(held <= most, "{held} frames, {most} fit in the buffer");
+        // Datagrams have no room while reports fill the buffer, and have it again later.
+        let mut reports = 0;
+        while let Some(report) = socket.take_report() {
+            assert_eq!(
+                (report.error, report.data.len()),
+                (Errno::ECONNREFUSED, 60_000)
+            );
+            reports += 1;
+        }
+        assert!(reports >= 3, "{reports} reports");
+        assert_eq!(socket.take_error(), None);
+        for _ in 0..3 {
+            assert_eq!(
+                send(&socket, Some(at(Family::V4, 7)), &[2; 60_000]),
+                Ok(60_000)
+            );
+        }
+        assert_eq!(socket.summary().unread, 180_000);
+        socket.close();
     });
 }

@@ -432,3 +432,161 @@ fn closed_windows_hold_buffers_and_nobody_up() {
         assert_eq!(frame::usage().free, free, "frames are lost");
     });
 }
+
+/// The number that answers a SYN from a neighbour's port.
+fn ask(stack: &Stack, tap: &Tap, port: u16, seq: u32) -> u32 {
+    let here = SocketAddr::new(address(Family::V4, 2), 80);
+    let there = SocketAddr::new(address(Family::V4, 100), port);
+    stack.receive(2, packet(&tcp((there, here), seq, 0, SYN, &[])));
+    let sent = tap.take();
+    let (answer, _) = transport(sent.last().unwrap()).unwrap();
+    assert_eq!(answer[13], SYN | ACK);
+    u32::from_be_bytes(answer[4..8].try_into().unwrap()) + 1
+}
+
+/// Connections that send nothing are withheld from their listener (`TCP_DEFER_ACCEPT`), but no more
+/// of them than of other handshakes: those confirmed by cookies count against the backlog.
+#[test]
+fn silent_connections_are_no_more_than_the_backlog() {
+    on_machines(1, |_| {
+        let (stack, tap) = machine();
+        let here = SocketAddr::new(address(Family::V4, 2), 80);
+        let options = Options {
+            defer_accept: 1_000_000_000_000,
+            ..Options::default()
+        };
+        let listener = stack.tcp_socket(Family::V4, options);
+        listener.bind(here).unwrap();
+        listener.listen(20).unwrap();
+        for port in 1000..2000 {
+            let there = SocketAddr::new(address(Family::V4, 100), port);
+            stack.receive(2, packet(&tcp((there, here), 5000, 0, SYN, &[])));
+            let sent = tap.take();
+            let Some(answer) = sent.last() else { continue };
+            let (answer, _) = transport(answer).unwrap();
+            let ours = u32::from_be_bytes(answer[4..8].try_into().unwrap()) + 1;
+            stack.receive(2, packet(&tcp((there, here), 5001, ours, ACK, &[])));
+            tap.take();
+        }
+        let sockets = stack.tcp_sockets().unwrap().len();
+        assert!(sockets <= 1 + 2 * 22, "{sockets} sockets");
+        listener.close(true);
+        assert!(stack.tcp_sockets().unwrap().is_empty());
+    });
+}
+
+/// Where memory is scarce, no more is kept of a handshake that a cookie confirms than of a SYN: it
+/// counts as lost, and is taken when there is memory.
+#[test]
+fn a_confirmed_cookie_waits_for_memory() {
+    on_machines(1, |_| {
+        let (stack, tap) = machine();
+        let here = SocketAddr::new(address(Family::V4, 2), 80);
+        let there = SocketAddr::new(address(Family::V4, 100), 1000);
+        let listener = stack.tcp_socket(Family::V4, Options::default());
+        listener.bind(here).unwrap();
+        listener.listen(20).unwrap();
+        frame::seem_scarce_after(Some(0));
+        let ours = ask(&stack, &tap, 1000, 5000);
+        let confirms = tcp((there, here), 5001, ours, ACK, &[]);
+        stack.receive(2, packet(&confirms));
+        frame::seem_scarce_after(None);
+        assert_eq!(stack.tcp_sockets().unwrap().len(), 1, "the listener");
+        assert!(tap.take().is_empty(), "it counts as lost");
+        stack.receive(2, packet(&confirms));
+        assert_eq!(listener.accept().unwrap().phase(), Phase::Connected);
+        listener.close(true);
+    });
+}
+
+/// A client that uses a port again which is in TIME-WAIT here is let in by a cookie, too.
+#[test]
+fn a_cookie_ends_time_wait() {
+    on_machines(1, |_| {
+        let (stack, tap) = machine();
+        let here = SocketAddr::new(address(Family::V4, 2), 80);
+        let there = SocketAddr::new(address(Family::V4, 100), 1000);
+        let listener = stack.tcp_socket(Family::V4, Options::default());
+        listener.bind(here).unwrap();
+        listener.listen(20).unwrap();
+        let (first, theirs, ours) = open(&stack, &tap, &listener, 1000, 8192);
+        first.close(false);
+        let end = tcp((there, here), theirs, ours + 1, ACK | FIN, &[]);
+        stack.receive(2, packet(&end));
+        tap.take();
+        let states = || stack.tcp_sockets().unwrap().into_iter().map(|it| it.state);
+        assert!(states().any(|state| state == Some(State::TimeWait)));
+        frame::seem_scarce_after(Some(0));
+        let ours = ask(&stack, &tap, 1000, 9000);
+        frame::seem_scarce_after(None);
+        let confirms = tcp((there, here), 9001, ours, ACK, &[]);
+        stack.receive(2, packet(&confirms));
+        assert_eq!(listener.accept().unwrap().phase(), Phase::Connected);
+        listener.close(true);
+    });
+}
+
+/// A peer that sends byte by byte to a program that is busy stops for nothing but its window: the
+/// bytes share frames.
+#[test]
+fn single_bytes_fill_a_window_and_few_frames() {
+    on_machines(1, |_| {
+        let (stack, tap) = machine();
+        let here = SocketAddr::new(address(Family::V4, 2), 80);
+        let there = SocketAddr::new(address(Family::V4, 100), 1000);
+        let listener = stack.tcp_socket(Family::V4, Options::default());
+        listener.bind(here).unwrap();
+        listener.listen(20).unwrap();
+        let (socket, theirs, ours) = open(&stack, &tap, &listener, 1000, 8192);
+        let free = frame::usage().free;
+        for at in 0..6000 {
+            let byte = tcp((there, here), theirs + at, ours, ACK, &[at as u8]);
+            stack.receive(2, packet(&byte));
+            tap.take();
+        }
+        let held = free - frame::usage().free;
+        assert!(held < 500, "{held} frames");
+        let mut got = Vec::new();
+        while let Ok(bytes) = receive(&socket, 1000) {
+            got.extend(bytes);
+        }
+        assert_eq!(got.len(), 6000);
+        assert!((0..6000u32).zip(&got).all(|(at, byte)| at as u8 == *byte));
+        socket.close(true);
+        listener.close(true);
+    });
+}
+
+/// A program that changes the size of its send buffer does not get more of it: what is on its way
+/// counts as before.
+#[test]
+fn a_new_buffer_size_forgives_nothing() {
+    on_machines(1, |_| {
+        let (stack, tap) = machine();
+        let here = SocketAddr::new(address(Family::V4, 2), 80);
+        let there = SocketAddr::new(address(Family::V4, 100), 1000);
+        let listener = stack.tcp_socket(Family::V4, Options::default());
+        listener.bind(here).unwrap();
+        listener.listen(20).unwrap();
+        let (socket, theirs, ours) = open(&stack, &tap, &listener, 1000, 8192);
+        assert_eq!(send(&socket, &[7; 20_000]), Ok(20_000));
+        assert_eq!(socket.summary().unsent, 20_000);
+        for size in [4_000, 100_000, 1_000, 30_000] {
+            socket.set_options(|options| options.send_buffer = size);
+            assert_eq!(socket.summary().unsent, 20_000, "{size} bytes of buffer");
+        }
+        let taken = send(&socket, &[7; 100_000]).unwrap();
+        assert!(taken <= 10_000, "{taken} bytes more");
+        let on_its_way = tap
+            .take()
+            .iter()
+            .map(|bytes| bytes.len() - 54)
+            .sum::<usize>();
+        let ack = tcp((there, here), theirs, ours + on_its_way as u32, ACK, &[]);
+        stack.receive(2, packet(&ack));
+        let left = 20_000 + taken - on_its_way;
+        assert_eq!(socket.summary().unsent, left);
+        socket.close(true);
+        listener.close(true);
+    });
+}

@@ -433,3 +433,28 @@ fn a_group_that_the_link_was_not_told_of_is_not_left_for_others() {
         }
     });
 }
+
+/// A message about a datagram that no socket can have sent says nothing about the path, which
+/// connections use, too.
+#[test]
+fn messages_about_datagrams_of_no_socket_change_no_path() {
+    on_machines(1, |_| {
+        let (stack, _tap) = machine();
+        let network = stack.network();
+        let (here, there) = (address(Family::V4, 2), address(Family::V4, 100));
+        let mut datagram = 7777u16.to_be_bytes().to_vec();
+        datagram.extend([0, 9, 0, 8, 0, 0]);
+        for protocol in [17, 1, 200] {
+            let forged = ip((here, there), protocol, &datagram, |_| {});
+            stack.receive(2, packet(&too_big(&forged, 600)));
+            assert_eq!(network.route(there).unwrap().mtu, 1500, "{protocol}");
+        }
+        let options = datagram::Options::default();
+        let socket = stack.datagram_socket(Family::V4, Protocol::Udp, options);
+        socket.bind(SocketAddr::new(here, 7777)).unwrap();
+        let about = ip((here, there), 17, &datagram, |_| {});
+        stack.receive(2, packet(&too_big(&about, 600)));
+        assert_eq!(network.route(there).unwrap().mtu, 600);
+        socket.close();
+    });
+}

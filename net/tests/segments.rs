@@ -638,3 +638,51 @@ fn the_first_window_is_what_it_says() {
         assert!((31_000..=65_535).contains(&sent), "{sent} bytes");
     });
 }
+
+/// A peer that reports the arrival of single bytes makes no more pieces than there are segments.
+#[test]
+fn reports_of_single_bytes_do_not_cut_segments() {
+    on_machines(1, |seed| {
+        let mut world = established(seed, Settings::default());
+        world.lose_all();
+        world.sides[0].unsent = aggregate(&[0; 60_000]);
+        world.with(0, |block, around| block.output(around));
+        let (una, due) = {
+            let block = world.blocks[0].as_ref().unwrap();
+            (block.unacknowledged(), block.remains().due)
+        };
+        let bytes = world.sides[0].in_flight as u32;
+        let before = world.blocks[0].as_ref().unwrap().info(world.now).pieces;
+        assert!(
+            bytes > 10_000 && before < 20,
+            "{bytes} bytes, {before} pieces"
+        );
+        for at in (1..bytes - 1).step_by(2) {
+            let mut report = Segment {
+                seq: due,
+                ack: una,
+                flags: Flags::ACK,
+                window: 512,
+                ..Segment::default()
+            };
+            report.options.sacks.push(una + at, una + at + 1);
+            world.arrive(0, report);
+        }
+        let info = world.blocks[0].as_ref().unwrap().info(world.now);
+        let segments = world.sides[0].in_flight as u32 / info.segment + 1;
+        assert!(info.pieces <= 2 * segments, "{} pieces", info.pieces);
+        // Whole segments are believed.
+        let mut report = Segment {
+            seq: due,
+            ack: una,
+            flags: Flags::ACK,
+            window: 512,
+            ..Segment::default()
+        };
+        let size = info.segment;
+        report.options.sacks.push(una + size, una + 3 * size);
+        world.arrive(0, report);
+        let info = world.blocks[0].as_ref().unwrap().info(world.now);
+        assert_eq!(info.sacked, 2);
+    });
+}

@@ -54,6 +54,26 @@ impl Aggregate {
         Ok(total)
     }
 
+    /// Copies `bytes`, a page at most, to the back: into the unused end of the last frame if that
+    /// has no other handle, the rest into `spare`, whose other bytes nothing shows.
+    ///
+    /// # Errors
+    /// `ENOMEM`; nothing was added.
+    pub fn push_copy(&mut self, bytes: &[u8], spare: &Frame) -> Result<()> {
+        self.reserve(1)?;
+        let in_place = self.extend_last(|frame, at| {
+            let n = bytes.len().min(PAGE_SIZE - at);
+            ephemeral::map(frame).write(at, &bytes[..n]);
+            Ok(n)
+        });
+        let done = in_place.unwrap_or(Ok(0))?;
+        if done < bytes.len() {
+            ephemeral::map(spare).write(0, &bytes[done..]);
+            self.append(Slice::part(spare, 0, bytes.len() - done))?;
+        }
+        Ok(())
+    }
+
     /// One step of [`fill_from`](Aggregate::fill_from).
     fn fill_once(&mut self, from: &mut dyn Source, max: usize) -> Result<usize> {
         self.reserve(1)?;

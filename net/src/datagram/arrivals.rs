@@ -11,6 +11,7 @@ use super::{
     Datagram, ErrorReport, Protocol, Socket, SocketTable,
     packets::Shown,
     send::{CHECKSUM, HEADER},
+    table::Receivers,
 };
 use crate::{
     counters::Counter,
@@ -117,14 +118,24 @@ pub(crate) fn show_raw(table: &Mutex<SocketTable>, packet: &Received, header: &[
 /// Tells the socket that sent a datagram what became of it; `quote` is what the message repeats of
 /// its payload.
 pub(crate) fn take_report(table: &Mutex<SocketTable>, report: &Report, quote: &[u8]) {
-    let senders = table.lock().receivers_of(report.to, report.from, false, 0);
-    if let Some(socket) = senders.first() {
+    if let Some(socket) = senders(table, report).first() {
         socket.hear(report, quote);
     }
 }
 
-/// Tells the raw sockets of a protocol what became of a packet.
-pub(crate) fn take_raw_report(table: &Mutex<SocketTable>, report: &Report, quote: &[u8]) {
+/// Returns the socket that may have sent the datagram that a message is about.
+fn senders(table: &Mutex<SocketTable>, report: &Report) -> Receivers {
+    let table = table.lock();
+    table.receivers_of(report.to, report.from, false, 0)
+}
+
+/// Tells whether a socket may have sent the datagram that a message is about.
+pub(crate) fn has_sender(table: &Mutex<SocketTable>, report: &Report) -> bool {
+    !senders(table, report).is_empty()
+}
+
+/// Returns the raw sockets that may have sent the packet that a message is about.
+fn raw_senders(table: &Mutex<SocketTable>, report: &Report) -> Receivers {
     let shown = Shown {
         from: report.to.ip(),
         to: report.from.ip(),
@@ -132,8 +143,17 @@ pub(crate) fn take_raw_report(table: &Mutex<SocketTable>, report: &Report, quote
         kind: None,
         interface: 0,
     };
-    let senders = table.lock().packet_receivers(&shown);
-    senders.visit(|socket| socket.hear(report, quote));
+    table.lock().packet_receivers(&shown)
+}
+
+/// As [`has_sender`], for raw sockets.
+pub(crate) fn has_raw_sender(table: &Mutex<SocketTable>, report: &Report) -> bool {
+    !raw_senders(table, report).is_empty()
+}
+
+/// Tells the raw sockets of a protocol what became of a packet.
+pub(crate) fn take_raw_report(table: &Mutex<SocketTable>, report: &Report, quote: &[u8]) {
+    raw_senders(table, report).visit(|socket| socket.hear(report, quote));
 }
 
 impl Socket {

@@ -19,7 +19,9 @@ mod send;
 mod socket;
 mod table;
 
-pub(crate) use arrivals::{receive, receive_echo, show_raw, take_raw_report, take_report};
+pub(crate) use arrivals::{
+    has_raw_sender, has_sender, receive, receive_echo, show_raw, take_raw_report, take_report,
+};
 pub use packets::Filter;
 pub use queue::{Datagram, ErrorReport};
 pub use send::{MAX_V4, MAX_V6, SendOptions};

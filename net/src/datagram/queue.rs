@@ -69,6 +69,16 @@ pub struct ErrorReport {
     pub info: u32,
 }
 
+impl ErrorReport {
+    fn cost(&self) -> usize {
+        self.data.len() + OVERHEAD
+    }
+
+    fn frames(&self) -> usize {
+        self.data.slice_count()
+    }
+}
+
 /// Datagrams that wait to be received. Guarded by the socket's queue lock.
 pub(super) struct Queue {
     pub datagrams: VecDeque<Datagram>,
@@ -78,7 +88,7 @@ pub(super) struct Queue {
     pub dropped: u64,
     /// Unread reports, the oldest first.
     pub reports: VecDeque<ErrorReport>,
-    /// Frames that the datagrams hold: a small one holds a whole frame.
+    /// Frames that datagrams and reports hold: a small one holds a whole frame.
     frames: usize,
     /// For whom they are kept.
     stock: Stock,
@@ -97,24 +107,31 @@ impl Queue {
         }
     }
 
-    /// Notes that a datagram was added, which is about to be, with `cost` bytes.
+    /// Tells whether the receive buffer, of `limit` bytes, has room for `cost` more. An empty queue
+    /// takes anything, however small the buffer is.
+    fn has_room(&self, cost: usize, limit: usize) -> bool {
+        self.cost == 0 || self.cost + cost <= limit
+    }
+
+    /// Notes that a datagram or a report is about to be added, with `cost` bytes.
     fn note_added(&mut self, cost: usize, frames: usize) {
         self.cost += cost;
         self.frames += frames;
         self.stock.cover(self.frames);
     }
 
-    fn note_taken(&mut self, datagram: &Datagram) {
-        self.cost -= datagram.cost();
-        self.frames -= datagram.frames();
+    fn note_taken(&mut self, cost: usize, frames: usize) {
+        self.cost -= cost;
+        self.frames -= frames;
         self.stock.cover(self.frames);
     }
 
-    /// Takes all datagrams out.
-    pub fn take_all(&mut self) -> VecDeque<Datagram> {
+    /// Takes all datagrams and reports out.
+    pub fn take_all(&mut self) -> (VecDeque<Datagram>, VecDeque<ErrorReport>) {
         (self.cost, self.frames) = (0, 0);
         self.stock.cover(0);
-        core::mem::take(&mut self.datagrams)
+        let reports = core::mem::take(&mut self.reports);
+        (core::mem::take(&mut self.datagrams), reports)
     }
 }
 
@@ -136,10 +153,9 @@ impl Socket {
         let v6 = u64::from(datagram.to.is_ipv6());
         let refused = {
             let mut queue = self.queue();
-            // An empty queue takes any datagram, however small the buffer is.
-            let fits = queue.cost == 0 || queue.cost + cost <= limit;
             // The last free frames are reserved for programs' own memory.
-            let fits = fits && !(frame::is_scarce() && datagram.data.len() > PAGE_SIZE);
+            let fits = queue.has_room(cost, limit)
+                && !(frame::is_scarce() && datagram.data.len() > PAGE_SIZE);
             if fits && queue.datagrams.try_reserve(1).is_ok() {
                 queue.note_added(cost, datagram.frames());
                 queue.datagrams.push_back(datagram);
@@ -174,7 +190,7 @@ impl Socket {
                 return Ok(Some(datagram.clone()));
             }
             if let Some(datagram) = queue.datagrams.pop_front() {
-                queue.note_taken(&datagram);
+                queue.note_taken(datagram.cost(), datagram.frames());
                 return Ok(Some(datagram));
             }
         }
@@ -222,14 +238,23 @@ impl Socket {
         self.fail(Errno::ECONNREFUSED, report);
     }
 
-    /// Makes an error the pending one, with a report if there is one.
-    pub(super) fn fail(&self, error: Errno, report: Option<ErrorReport>) {
-        if let Some(report) = report {
+    /// Makes an error the pending one, with a report if there is one and the receive buffer has
+    /// room for it.
+    pub(super) fn fail(&self, error: Errno, mut report: Option<ErrorReport>) {
+        let limit = self.inner().options.receive_buffer;
+        if let Some(cost) = report.as_ref().map(ErrorReport::cost) {
             let mut queue = self.queue();
-            if queue.reports.len() < MAX_REPORTS && queue.reports.try_reserve(1).is_ok() {
+            let fits = queue.reports.len() < MAX_REPORTS && queue.has_room(cost, limit);
+            if fits
+                && queue.reports.try_reserve(1).is_ok()
+                && let Some(report) = report.take()
+            {
+                queue.note_added(cost, report.frames());
                 queue.reports.push_back(report);
             }
         }
+        // One without room is freed after the spin lock was released.
+        drop(report);
         self.inner().error = Some(error);
         self.waits().wake_all();
     }
@@ -239,6 +264,7 @@ impl Socket {
         let (report, next) = {
             let mut queue = self.queue();
             let report = queue.reports.pop_front()?;
+            queue.note_taken(report.cost(), report.frames());
             (report, queue.reports.front().map(|next| next.error))
         };
         self.inner().error = next;

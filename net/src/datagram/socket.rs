@@ -483,11 +483,7 @@ impl Socket {
                 self.network.leave(own.group, at);
             }
         }
-        let left = {
-            let mut queue = self.queue.lock();
-            let reports = core::mem::take(&mut queue.reports);
-            (queue.take_all(), reports)
-        };
+        let left = self.queue.lock().take_all();
         drop(left);
     }
 }

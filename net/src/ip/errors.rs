@@ -148,7 +148,7 @@ pub(super) struct Budget {
 
 impl Budget {
     pub fn take(&mut self, now: u64) -> bool {
-        let new = (now - self.at) / (1_000_000_000 / PER_SECOND);
+        let new = now.saturating_sub(self.at) / (1_000_000_000 / PER_SECOND);
         if self.at == 0 {
             (self.tokens, self.at) = (BURST, now);
         } else if new > 0 {
@@ -265,15 +265,16 @@ impl Network {
         if !self.is_own(report.from.ip()) {
             return;
         }
-        let mut report = report;
-        if let Trouble::TooBig(mtu) = report.trouble {
-            // Only an established connection's own number makes this credible; TCP checks it.
-            if report.protocol != TCP {
+        if let Some(upper) = self.upper() {
+            // Connections use the path, too, so a stranger's guess must not change it: only an
+            // established connection's own number is credible, which TCP checks, and a socket that
+            // may have sent the packet. Echo replies have none; IPv6 leaves little to take.
+            if let Trouble::TooBig(mtu) = report.trouble
+                && report.protocol != TCP
+                && (report.protocol == ICMP_V6 || upper.may_have_sent(&report))
+            {
                 self.note_path(report.to.ip(), mtu);
             }
-            report.trouble = Trouble::TooBig(mtu);
-        }
-        if let Some(upper) = self.upper() {
             upper.report(report, original.get(quote..).unwrap_or(&[]));
         }
     }

@@ -67,6 +67,9 @@ pub trait Upper: Send + Sync {
     /// repeats of it.
     fn report(&self, report: Report, quote: &[u8]);
 
+    /// Tells whether a socket may have sent the packet that a message is about.
+    fn may_have_sent(&self, report: &Report) -> bool;
+
     /// Looks at a packet although another one takes it (raw sockets); `header` is that of IPv4.
     /// Returns whether it is wanted.
     fn show(&self, packet: &Received, header: &[u8]) -> bool;

@@ -122,13 +122,18 @@ impl Network {
         self.put_route(RouteEntry::new(prefix, index, gateway))
     }
 
-    /// Adds a route, in place of the same one if it is there.
+    /// Adds a route, in place of the same one if it is there; but what routers and servers of the
+    /// link name takes no place of what a program has set.
     ///
     /// # Errors
     /// `ENOMEM`, `ENOBUFS` if there are too many.
     pub fn put_route(&self, route: RouteEntry) -> Result<()> {
         let mut routes = self.routes.lock();
         if let Some(old) = routes.iter_mut().find(|old| old.is_same(&route)) {
+            let is_of_link = |it: &RouteEntry| matches!(it.origin, Origin::Router | Origin::Dhcp);
+            if is_of_link(&route) && !is_of_link(old) {
+                return Ok(());
+            }
             *old = route;
         } else {
             if routes.len() >= MOST_ROUTES {
@@ -202,7 +207,7 @@ impl Network {
             });
         }
         // Those that fit, in turn, until one's interface works and has a source.
-        let mut skipped = 0;
+        let mut from = 0;
         let (entry, interface, source) = loop {
             let found = {
                 let routes = self.routes.lock();
@@ -210,13 +215,17 @@ impl Network {
                     let is_by = by.is_none_or(|by| entry.interface == by);
                     entry.prefix.contains(to) && (is_by || entry.kind != RouteKind::Unicast)
                 };
-                routes.iter().filter(fits).nth(skipped).copied()
+                let mut rest = routes.iter().enumerate().skip(from);
+                rest.find(|(_, entry)| fits(entry))
+                    .map(|(at, it)| (at, *it))
             };
             let entry = match found {
-                Some(entry) => entry,
+                Some((at, entry)) => {
+                    from = at + 1;
+                    entry
+                }
                 None => self.direct(to, by)?,
             };
-            skipped += 1;
             match entry.kind {
                 RouteKind::Unicast => {}
                 RouteKind::Blackhole => return Err(Errno::EINVAL),

@@ -3,12 +3,23 @@
 //! reader of the one and the only writer of the other, one at a time.
 
 use abi::{Errno, Result};
-use fbuf::Aggregate;
+use fbuf::{Aggregate, queue::Chain};
+use nucleus::frame::Contents;
 
-use super::{Stream, is_writable, room};
+use super::{Stream, StreamState, is_writable, room};
 
 /// Bytes of the limit for each slice that is taken, besides a few.
 const LEAST_SLICE: usize = 512;
+
+/// Tells whether so many more slices are too many for the limit. Small pieces hold whole frames.
+/// The window was counted in bytes, so more are taken than a program may write.
+fn is_crowded(chain: &Chain<StreamState>, slices: usize) -> bool {
+    chain.data.slice_count() + slices > most_slices(chain)
+}
+
+fn most_slices(chain: &Chain<StreamState>) -> usize {
+    chain.state.limit / LEAST_SLICE + 64
+}
 
 impl Stream {
     /// Makes the stream one of a connection whose segments are packets.
@@ -58,7 +69,7 @@ impl Stream {
             // There is room.
             let _ = taken.append(slice);
         }
-        chain.state.limit = chain.state.limit.saturating_sub(taken.len());
+        chain.state.shift_limit(0, taken.len());
         let start = chain.start();
         if chain.urgent.is_some_and(|at| at < start) {
             chain.urgent = None;
@@ -74,7 +85,7 @@ impl Stream {
         }
         let wakes = {
             let mut chain = self.queue.lock();
-            chain.state.limit += bytes;
+            chain.state.shift_limit(bytes, 0);
             // Bytes that were taken to be sent may have made it so, unheard.
             is_writable(&chain)
         };
@@ -98,6 +109,10 @@ impl Stream {
     /// # Errors
     /// `EPIPE` if the reader is gone, `ENOMEM`, `ENOBUFS` if the slices are too many for the limit.
     pub fn deliver(&self, mut data: Aggregate, urgent: Option<usize>, in_line: bool) -> Result<()> {
+        let is_small = data.len() <= LEAST_SLICE && urgent.is_none();
+        if is_small && is_crowded(&self.queue.lock(), data.slice_count()) {
+            return self.deliver_copy(&data);
+        }
         let mut before = Aggregate::new();
         if let Some(at) = urgent {
             before.reserve(data.slice_count())?;
@@ -111,10 +126,8 @@ impl Stream {
         if chain.state.abandoned {
             return Err(Errno::EPIPE);
         }
-        // Small pieces hold whole frames. The window was counted in bytes, so more are taken than
-        // a program may write.
         let slices = before.slice_count() + data.slice_count();
-        if chain.data.slice_count() + slices > chain.state.limit / LEAST_SLICE + 64 {
+        if is_crowded(&chain, slices) {
             return Err(Errno::ENOBUFS);
         }
         if urgent.is_none() {
@@ -134,6 +147,24 @@ impl Stream {
         }
         chain.data.join(&mut data)?;
         Ok(())
+    }
+
+    /// As [`deliver`](Stream::deliver), for a few bytes of which there are many pieces already:
+    /// they share frames from now on, so the peer may use all of its window.
+    #[cold]
+    fn deliver_copy(&self, data: &Aggregate) -> Result<()> {
+        let mut bytes = [0; LEAST_SLICE];
+        let n = data.peek(0, &mut bytes);
+        let spare = vm::alloc_frame(Contents::Stale)?;
+        let mut chain = self.queue.lock();
+        if chain.state.abandoned {
+            return Err(Errno::EPIPE);
+        }
+        // A frame that has another handle can't be filled: that is no way to hold more.
+        if chain.data.slice_count() >= 2 * most_slices(&chain) {
+            return Err(Errno::ENOBUFS);
+        }
+        chain.data.push_copy(&bytes[..n], &spare)
     }
 
     /// Wakes the reader if there are bytes enough.

@@ -38,6 +38,9 @@ pub struct Stream {
 struct StreamState {
     /// Bytes that may be in the chain: the sender's and the receiver's buffer sizes together.
     limit: usize,
+    /// Bytes by which the limit would be less than none: a program has made the buffer smaller than
+    /// what is on its way.
+    owed: usize,
     /// Readers are not told of fewer bytes than this (`SO_RCVLOWAT`); at least 1.
     low_water: usize,
     /// The urgent byte, until it is read; `None` too when it is in line. Counts only while the
@@ -49,6 +52,15 @@ struct StreamState {
     broken: bool,
     /// The receiver has closed its socket: further bytes are answered by a reset.
     abandoned: bool,
+}
+
+impl StreamState {
+    /// Changes the limit by `more` less `less`.
+    fn shift_limit(&mut self, more: usize, less: usize) {
+        let (more, less) = (self.limit + more, self.owed + less);
+        self.limit = more.saturating_sub(less);
+        self.owed = less.saturating_sub(more);
+    }
 }
 
 impl State for StreamState {
@@ -70,6 +82,8 @@ pub struct StreamStatus {
     pub room: usize,
     /// The most bytes that fit.
     pub limit: usize,
+    /// Bytes on their way beyond what the limit would allow.
+    pub owed: usize,
     /// Whether the bytes are enough to wake a reader.
     pub is_readable: bool,
     /// Whether the room is enough to wake a writer.
@@ -130,6 +144,7 @@ impl Stream {
             bytes,
             room: room(&chain),
             limit: state.limit,
+            owed: state.owed,
             is_readable: bytes > 0
                 && (bytes >= state.low_water.min(state.limit) || state.finished || state.broken),
             is_writable: is_writable(&chain),
@@ -166,7 +181,7 @@ impl Stream {
         if old != new {
             {
                 let mut chain = self.queue.lock();
-                chain.state.limit = chain.state.limit.saturating_sub(old) + new;
+                chain.state.shift_limit(new, old);
             }
             self.sender.writable.wake_all();
         }

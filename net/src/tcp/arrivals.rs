@@ -22,9 +22,6 @@ use crate::{
     timer::now,
 };
 
-/// Handshakes of one listener that are kept; more are answered by cookies.
-const MOST_EMBRYOS: usize = 256;
-
 /// The answer to a SYN.
 enum SynReply {
     Granted(Arc<Socket>),
@@ -90,7 +87,7 @@ impl ConnectionTable {
                     return SynReply::Ignored;
                 }
                 // Handshakes with strangers take memory only as far as they are few.
-                if inner.queue.len() + inner.embryos > inner.backlog.min(MOST_EMBRYOS) {
+                if inner.handshakes() > inner.most_handshakes() {
                     drop(inner);
                     return SynReply::Cookie(listener.clone());
                 }
@@ -118,8 +115,7 @@ impl ConnectionTable {
         if interface != 0 {
             options.name.interface = interface;
         }
-        let account = listener.account().cloned();
-        let socket = Socket::new(&listener.tcp, listener.family(), options, account);
+        let socket = Socket::child(listener, options);
         // A peer that reuses both addresses so soon has forgotten the old connection.
         self.waiting.forget(&pair, &mut self.ports);
         let binding = Binding {
@@ -184,6 +180,9 @@ impl ConnectionTable {
                 let Some(route) = back(tcp, &pair, back_by(&pair, at, &listener)) else {
                     return;
                 };
+                // A peer that uses both addresses again has forgotten the old connection, which
+                // would ignore the confirmation.
+                self.waiting.forget(&pair, &mut self.ports);
                 let path = connection::path(&route, &pair);
                 let answer = tcp.cookies.answer(&pair, syn, path.largest, now());
                 let fields = listener.inner().options.ip_fields(pair.is_v4());
@@ -231,8 +230,10 @@ impl ConnectionTable {
         let syn = tcp.cookies.recall(&pair, segment, now())?;
         // Handshakes that are kept leave room for these.
         let listener = match self.answer_syn(pair.local, at) {
-            SynReply::Granted(listener) | SynReply::Cookie(listener) => listener,
+            // The last free frames are reserved for programs.
             SynReply::Ignored => return Some(None),
+            _ if frame::is_scarce() => return Some(None),
+            SynReply::Granted(listener) | SynReply::Cookie(listener) => listener,
             SynReply::Refused => return None,
         };
         let interface = back_by(&pair, at, &listener);

@@ -115,13 +115,22 @@ impl ConnectionTable {
         true
     }
 
-    /// As [`defers`](ConnectionTable::defers) for a connection whose segments are packets.
+    /// As [`defers`](ConnectionTable::defers) for a connection whose segments are packets. Those of
+    /// which more wait than of other handshakes are queued at once, where the backlog limits them:
+    /// a cookie has let them in.
     fn defers_line(&mut self, pair: Pair) -> bool {
         let Some(end) = self.ends.get_mut(&pair) else {
             return false;
         };
         let listener = end.listener.as_ref().and_then(alloc::sync::Weak::upgrade);
-        let time = listener.map_or(0, |listener| listener.inner().options.defer_accept);
+        let time = listener.map_or(0, |listener| {
+            let inner = listener.inner();
+            // This one is among them.
+            match inner.handshakes() > inner.most_handshakes() + 1 {
+                true => 0,
+                false => inner.options.defer_accept,
+            }
+        });
         if time == 0 {
             return false;
         }

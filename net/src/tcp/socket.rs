@@ -6,7 +6,7 @@ use core::net::SocketAddr;
 
 use abi::Errno;
 use nucleus::sync::{Rank, SpinGuard, SpinLock};
-use vm::account::Account;
+use vm::account::{Account, Charge, Kind};
 
 use super::{
     Pair, Tcp,
@@ -24,6 +24,13 @@ use crate::{
 pub const SEND_BUFFER: usize = 128 * 1024;
 /// Bytes that a new socket receives ahead of its program's reading: Linux's `tcp_rmem` default.
 pub const RECEIVE_BUFFER: usize = 128 * 1024;
+
+/// What a connection is charged with that another machine or program has asked for, in bytes: its
+/// records. Those of others are in the charge of a descriptor.
+const RECORDS: usize = 2048;
+
+/// Handshakes of one listener that are kept; more are answered by cookies.
+const MOST_EMBRYOS: usize = 256;
 
 /// Fields of the header of IP that a program chooses.
 #[derive(Clone, Copy, Debug)]
@@ -114,6 +121,7 @@ pub struct Socket {
     waits: Arc<Waits>,
     /// The account that its data is charged to; none for the kernel's own.
     account: Option<Arc<Account>>,
+    _charge: Option<Charge>,
     /// Changes only under the table's lock too.
     state: SpinLock<Inner>,
 }
@@ -151,6 +159,17 @@ pub(super) struct Inner {
 }
 
 impl Inner {
+    /// Returns how many connections wait: to be accepted, for their handshake, or for their first
+    /// bytes.
+    pub fn handshakes(&self) -> usize {
+        self.queue.len() + self.embryos
+    }
+
+    /// Returns how many may wait before handshakes are answered by cookies.
+    pub fn most_handshakes(&self) -> usize {
+        self.backlog.min(MOST_EMBRYOS)
+    }
+
     /// Forgets the streams of a connection, and how they ended.
     pub fn forget_connection(&mut self) {
         self.error = None;
@@ -190,11 +209,32 @@ impl Socket {
         options: Options,
         account: Option<Arc<Account>>,
     ) -> Arc<Socket> {
+        Socket::charged(tcp, family, options, account, None)
+    }
+
+    /// Creates the socket of a connection that a listener will accept. Nothing else is charged for
+    /// it until then, and there are as many as there are listeners and places in their backlogs.
+    pub(super) fn child(listener: &Socket, options: Options) -> Arc<Socket> {
+        let account = listener.account.clone();
+        let charge = account
+            .as_ref()
+            .map(|account| account.charge(Kind::Sockets, 0, RECORDS));
+        Socket::charged(&listener.tcp, listener.family, options, account, charge)
+    }
+
+    fn charged(
+        tcp: &Arc<Tcp>,
+        family: Family,
+        options: Options,
+        account: Option<Arc<Account>>,
+        charge: Option<Charge>,
+    ) -> Arc<Socket> {
         let inner = Inner {
             options,
             ..Inner::default()
         };
         Arc::new(Socket {
+            _charge: charge,
             tcp: tcp.clone(),
             family,
             waits: Arc::default(),
@@ -261,7 +301,7 @@ impl Socket {
                 match status.limit.checked_sub(own) {
                     Some(window) => status.bytes.saturating_sub(window),
                     // The limit lacks the bytes that were sent and not acknowledged.
-                    None => status.bytes + (own - status.limit),
+                    None => status.bytes + (own - status.limit) + status.owed,
                 }
             }),
             sent: outbound.map_or(0, |status| status.added),

@@ -289,13 +289,12 @@ pub fn info(socket: &tcp::Socket, state: tcp::State) -> [u8; INFO] {
     put!(tcpi_rcv_space, summary.options.receive_buffer);
     put!(tcpi_rcv_ssthresh, summary.options.receive_buffer);
     put!(tcpi_notsent_bytes, summary.unsent);
-    put!(tcpi_bytes_acked, summary.sent - summary.unsent as u64);
+    // Another thread may change the size of the buffer meanwhile.
+    let acked = summary.sent.saturating_sub(summary.unsent as u64);
+    put!(tcpi_bytes_acked, acked);
     put!(tcpi_bytes_received, summary.received);
     let again = default.counts.repeated_bytes;
-    put!(
-        tcpi_bytes_sent,
-        summary.sent - summary.unsent as u64 + again
-    );
+    put!(tcpi_bytes_sent, acked + again);
     put!(tcpi_bytes_retrans, again);
     put!(tcpi_total_retrans, default.counts.repeated);
     put!(tcpi_segs_out, default.counts.sent);

@@ -44,7 +44,9 @@ impl Block {
                 if nth == 0 && right <= ack {
                     is_doubled = true;
                 } else if is_right && left >= ack {
-                    self.sent.sack((left, right), &mut acked, &mut arrived);
+                    let segment = self.segment;
+                    self.sent
+                        .sack((left, right), segment, &mut acked, &mut arrived);
                 }
             }
         }

@@ -124,7 +124,8 @@ impl Congestion {
         let step = missing * u64::from(bytes) + u64::from(self.credit);
         let window = u64::from(self.window.max(1));
         self.credit = (step % window) as u32;
-        self.window = (self.window + (step / window) as u32).min(MOST);
+        // More may have arrived than the window, which losses have made small.
+        self.window = (self.window + (step / window).min(missing) as u32).min(MOST);
     }
 
     fn cubic_target(&mut self, bytes: u32, at: u64) -> u32 {

@@ -182,10 +182,12 @@ impl Sent {
     }
 
     /// Notes that the numbers from `left` to `right` have arrived. Pieces are cut where the range
-    /// ends inside.
+    /// ends inside, between segments of `segment` bytes: what a peer says of parts of segments does
+    /// not count, so it can make no more pieces than there are segments.
     pub fn sack(
         &mut self,
         (left, right): (Seq, Seq),
+        segment: u32,
         acked: &mut Acked,
         mut arrived: impl FnMut(u64, Seq, bool),
     ) {
@@ -195,6 +197,18 @@ impl Sent {
         {
             let (seq, end, is_sacked) = (piece.seq, piece.end(), piece.is_sacked);
             if !is_sacked {
+                let left = match seq < left {
+                    true => seq + left.since(seq).next_multiple_of(segment),
+                    false => seq,
+                };
+                let right = match end > right {
+                    true => seq + right.since(seq) / segment * segment,
+                    false => end,
+                };
+                if left >= right {
+                    at += 1;
+                    continue;
+                }
                 // Without memory for a cut, the piece counts as one that has not arrived.
                 if seq < left || end > right && self.cut(at, right).is_err() {
                     let _ = seq < left && self.cut(at, left).is_ok();

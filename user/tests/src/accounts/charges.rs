@@ -54,6 +54,16 @@ fn charged() -> Outcome {
     drop((a, b));
     equal!(charged_here()?, before);
 
+    // A datagram that is being put together.
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    socket.connect(socket.local_addr()?)?;
+    let fd = socket.as_raw_fd();
+    let sent = call!(send(fd, bytes.as_ptr().cast(), 60_000, MSG_MORE));
+    equal!(sent, 60_000);
+    ensure!(charged_here()? >= before + 56, charged_here()?);
+    drop(socket);
+    equal!(charged_here()?, before);
+
     let memory = call!(memfd_create(c"charged".as_ptr(), 0));
     call!(ftruncate(memory, 1 << 20));
     call!(pwrite(memory, bytes.as_ptr().cast(), bytes.len(), 0));

@@ -23,6 +23,7 @@ use nucleus::{
     task::Watch,
     user,
 };
+use vm::account::{Kind, Stock};
 
 use super::{
     AF_UNSPEC, IPPROTO_UDP, IPPROTO_UDPLITE, check_port,
@@ -49,12 +50,25 @@ pub struct Datagrams {
     corked: Mutex<Corked>,
 }
 
-#[derive(Default)]
 struct Corked {
     /// `UDP_CORK` is on.
     always: bool,
     data: Option<Aggregate>,
     to: Option<SocketAddr>,
+    /// Charges the frames of the data.
+    stock: Stock,
+}
+
+impl Corked {
+    /// Without a datagram; charged to the current process.
+    fn new() -> Corked {
+        Corked {
+            always: false,
+            data: None,
+            to: None,
+            stock: Stock::of_current(Kind::Sockets),
+        }
+    }
 }
 
 impl Datagrams {
@@ -88,7 +102,7 @@ impl Datagrams {
             socket: stack().datagram_socket(family, protocol, options),
             ip: SpinLock::new(Rank::Leaf, IpOptions::default()),
             scope: AtomicU32::new(0),
-            corked: Mutex::new(fbuf::rank::QUEUE_WRITING, Corked::default()),
+            corked: Mutex::new(fbuf::rank::QUEUE_WRITING, Corked::new()),
         })
     }
 
@@ -154,6 +168,7 @@ impl Datagrams {
             return Err(Errno::EMSGSIZE);
         }
         let added = data.fill_from(message.data, len)?;
+        corked.stock.cover(data.slice_count());
         corked.to = corked.to.or(to);
         if !message.has(raw::MSG_MORE) && !corked.always {
             self.push(corked, ancillary)?;
@@ -165,6 +180,7 @@ impl Datagrams {
     fn push(&self, corked: &mut Corked, ancillary: &Ancillary) -> Result<()> {
         let to = corked.to.take();
         if let Some(mut data) = corked.data.take() {
+            corked.stock.cover(0);
             let len = data.len();
             let mut source = fbuf::AggregateSource::new(&mut data, len);
             self.send_to(to, ancillary, &mut source)?;
