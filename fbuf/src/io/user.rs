@@ -272,6 +272,30 @@ impl UserBuffers {
         self.move_pages(pages, |map, at, pages| map.lend(at, pages))
     }
 
+    /// As [`lend`](UserBuffers::lend), with parts of pages at both ends of a buffer, `most` bytes
+    /// at most; of a buffer of less than a page only if it begins with one. Returns how many pages,
+    /// where the bytes begin in the first one, and how many these are.
+    pub(crate) fn lend_parts(
+        &mut self,
+        pages: &mut [Option<Owned>],
+        most: usize,
+    ) -> (usize, usize, usize) {
+        let Buffer { at, len } = self.front(most);
+        let first = at.page_offset();
+        if len == 0 || len < PAGE_SIZE && first > 0 {
+            return (0, 0, 0);
+        }
+        let count = (first + len).div_ceil(PAGE_SIZE).min(pages.len());
+        let base = VirtAddr(at.0 - first);
+        let lent = vm::with_current(|map| map.lend(base, &mut pages[..count])).unwrap_or(0);
+        if lent == 0 {
+            return (0, 0, 0);
+        }
+        let len = len.min(lent * PAGE_SIZE - first);
+        self.advance(len);
+        (lent, first, len)
+    }
+
     /// As [`lends`](UserBuffers::lends) and [`lend`](UserBuffers::lend) in one.
     ///
     /// # Errors

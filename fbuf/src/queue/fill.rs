@@ -63,6 +63,18 @@ pub trait Fill<S: State> {
         let _ = (chain, added);
     }
 
+    /// Returns whether the program leaves its bytes as they are until it is told that they have
+    /// arrived (`MSG_ZEROCOPY`): their pages are lent, whatever it did with others, and parts of
+    /// pages too.
+    fn is_still(&self) -> bool {
+        false
+    }
+
+    /// Notes bytes that were linked with their pages.
+    fn lent(&mut self, bytes: usize) {
+        let _ = bytes;
+    }
+
     /// Tells readers that bytes can be read while the call goes on. No spin lock is held.
     #[inline]
     fn more(&self) {}
@@ -91,6 +103,15 @@ pub struct Added {
     pub len: usize,
     /// The last byte is the source's last.
     pub is_end: bool,
+}
+
+/// Pages of a program that are about to be linked.
+struct Lent<'a> {
+    pages: &'a mut [Option<Owned>],
+    /// Where the bytes begin in the first one.
+    first: usize,
+    /// Bytes in all of them.
+    len: usize,
 }
 
 /// What becomes of the bytes of a large call.
@@ -138,8 +159,13 @@ impl<S: State> Queue<S> {
         let (mut total, lends) = self.put_if_awaited(from, call)?;
         let mut large = Large { lends, why: None };
         let mut left = from.left();
+        let is_still = call.is_still() && left >= vm::least_still();
         while left > 0 {
-            let step = match self.borrow_next(tail, from, left, &mut large, call) {
+            let lent = match is_still {
+                true => self.borrow_still(tail, from, &mut large, call),
+                false => self.borrow_next(tail, from, left, &mut large, call),
+            };
+            let step = match lent {
                 Ok(0) => {
                     let step = self.step(tail, from, left, call);
                     if let (Ok(n @ 1..), Some(why)) = (step, large.why) {
@@ -318,24 +344,78 @@ impl<S: State> Queue<S> {
         let Some(count) = lent else {
             return Ok(Err(CopyReason::NotLent));
         };
+        let lent = Lent {
+            pages: &mut pages[..count],
+            first: 0,
+            len: count * PAGE_SIZE,
+        };
+        self.link_lent(tail, lent, from.left() == 0, call).map(Ok)
+    }
+
+    /// As [`borrow`](Queue::borrow) for bytes that the program leaves as they are, and with parts
+    /// of pages; none if they are to be copied, as `large` says then.
+    #[inline(never)]
+    fn borrow_still<F: Fill<S>>(
+        &self,
+        tail: &mut Tail,
+        from: &mut dyn Source,
+        large: &mut Large,
+        call: &mut F,
+    ) -> Result<usize> {
+        let mut chain = self.lock();
+        let space = call.space(chain.aside())?;
+        let most = space.slots.min(PASSED_TOGETHER);
+        if most == 0 || space.bytes == 0 || space.least > 0 {
+            large.why = Some(CopyReason::NoRoom);
+            return Ok(0);
+        }
+        chain.aside().data.reserve(most)?;
+        drop(chain);
+        large.why = Some(CopyReason::NotLent);
+        let Some(memory) = from.program_memory() else {
+            return Ok(0);
+        };
+        let mut pages = [const { None::<Owned> }; PASSED_TOGETHER];
+        let (count, first, len) = memory.lend_parts(&mut pages[..most], space.bytes);
+        if count == 0 {
+            return Ok(0);
+        }
+        let lent = Lent {
+            pages: &mut pages[..count],
+            first,
+            len,
+        };
+        self.link_lent(tail, lent, from.left() == 0, call)
+    }
+
+    /// Links pages that were lent; returns how many bytes.
+    fn link_lent<F: Fill<S>>(
+        &self,
+        tail: &mut Tail,
+        lent: Lent<'_>,
+        is_end: bool,
+        call: &mut F,
+    ) -> Result<usize> {
         // The next write starts a frame of its own.
         tail.frame = None;
         tail.used = 0;
-        let len = count * PAGE_SIZE;
+        let (len, mut first, mut left) = (lent.len, lent.first, lent.len);
         let mut chain = self.lock();
         if call.may_link(&mut chain)? {
             let at = chain.end();
-            for page in pages[..count].iter_mut().filter_map(Option::take) {
-                chain.data.push(Slice::whole(page));
+            for page in lent.pages.iter_mut().filter_map(Option::take) {
+                let n = (PAGE_SIZE - first).min(left);
+                chain.data.push(Slice::within(page, first, n));
+                (first, left) = (0, left - n);
             }
-            let is_end = from.left() == 0;
+            call.lent(len);
             call.linked(&mut chain, Added { at, len, is_end });
         }
         // Pages that were not linked go without the lock.
         drop(chain);
         Counter::bytes_passed.add(len as u64);
         vm::count_moved(S::CALLS[0], Moved::Passed, len);
-        Ok(Ok(len))
+        Ok(len)
     }
 
     /// Fills up to `N` slices, for which the chain has memory, then links them.

@@ -135,6 +135,11 @@ pub trait Socket: Any + Send + Sync {
         false
     }
 
+    /// Whether it tells programs that bytes of theirs have arrived (`SO_ZEROCOPY`).
+    fn completes_sends(&self) -> bool {
+        false
+    }
+
     /// Whether it can carry open files, itself among them, so that sockets may hold each other.
     fn carries_files(&self) -> bool {
         false

@@ -75,8 +75,9 @@ impl Stream {
         let wakes = {
             let mut chain = self.queue.lock();
             chain.state.limit += bytes;
+            let is_told = chain.state.note_arrived(bytes);
             // Bytes that were taken to be sent may have made it so, unheard.
-            is_writable(&chain)
+            is_told || is_writable(&chain)
         };
         if wakes {
             self.sender.writable.wake_all();

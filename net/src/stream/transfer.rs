@@ -50,6 +50,10 @@ struct Writing<'a> {
     wake: bool,
     /// The bytes are urgent data in line.
     is_urgent: bool,
+    /// The program leaves them as they are.
+    is_still: bool,
+    /// Bytes that were lent.
+    lent: usize,
     readable: &'a WaitQueue,
 }
 
@@ -97,6 +101,14 @@ impl Fill<StreamState> for Writing<'_> {
             chain.urgent = Some(added.at);
             chain.state.urgent = None;
         }
+    }
+
+    fn is_still(&self) -> bool {
+        self.is_still
+    }
+
+    fn lent(&mut self, bytes: usize) {
+        self.lent += bytes;
     }
 
     #[inline]
@@ -178,26 +190,65 @@ impl Stream {
     /// # Errors
     /// Those of the source, or `ENOMEM`, if nothing was added.
     pub fn write(&self, from: &mut dyn Source) -> Result<Written> {
-        self.fill(from, false)
+        self.fill(from, self.writing(false))
     }
 
-    /// As [`write`](Stream::write); the first byte may be urgent data in line.
-    #[inline]
-    pub(super) fn fill(&self, from: &mut dyn Source, is_urgent: bool) -> Result<Written> {
-        let mut call = Writing {
+    /// As [`write`](Stream::write) for bytes that the program leaves as they are
+    /// ([`await_completion`](Stream::await_completion)); adds to `lent` how many were lent.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write_still(&self, from: &mut dyn Source, lent: &mut usize) -> Result<Written> {
+        let call = Writing {
+            is_still: true,
+            ..self.writing(false)
+        };
+        self.fill_counting(from, call, lent)
+    }
+
+    fn writing(&self, is_urgent: bool) -> Writing<'_> {
+        Writing {
             refusal: None,
             wake: false,
             is_urgent,
+            is_still: false,
+            lent: 0,
             readable: &self.receiver.readable,
-        };
+        }
+    }
+
+    /// Adds one byte as urgent data in line.
+    ///
+    /// # Errors
+    /// As [`write`](Stream::write).
+    pub(super) fn fill_urgent(&self, from: &mut dyn Source) -> Result<Written> {
+        self.fill(from, self.writing(true))
+    }
+
+    #[inline]
+    fn fill(&self, from: &mut dyn Source, call: Writing<'_>) -> Result<Written> {
+        self.fill_counting(from, call, &mut 0)
+    }
+
+    #[inline]
+    fn fill_counting(
+        &self,
+        from: &mut dyn Source,
+        mut call: Writing<'_>,
+        lent: &mut usize,
+    ) -> Result<Written> {
         let n = self.queue.fill(from, &mut call)?;
+        *lent += call.lent;
         if n == 0 {
             return Ok(call.refusal.unwrap_or(Written::Bytes(0)));
         }
-        Counter::loopback_packets.add(1);
-        Counter::loopback_packets_v6.add(self.is_v6.into());
-        Counter::tcp_segments.add(1);
-        Counter::loopback_bytes.add(n as u64);
+        // Packets are counted one by one.
+        if !self.uses_packets {
+            Counter::loopback_packets.add(1);
+            Counter::loopback_packets_v6.add(self.is_v6.into());
+            Counter::tcp_segments.add(1);
+            Counter::loopback_bytes.add(n as u64);
+        }
         if call.wake {
             self.receiver.readable.wake_shared(false);
         }

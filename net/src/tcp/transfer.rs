@@ -8,7 +8,7 @@ use fbuf::{Sink, Source};
 use super::{Phase, Socket, connection::Connection};
 use crate::{
     Readiness,
-    stream::{Read, Stream, StreamStatus, Written},
+    stream::{Completion, Read, Stream, StreamStatus, Written},
 };
 
 /// The stream for a call that moves bytes.
@@ -27,10 +27,44 @@ impl Socket {
     /// `EAGAIN` when there is no room (the socket's waits wake when there is), `EPIPE` without a
     /// connection to send on, the pending error, or that of the source.
     pub fn send(&self, from: &mut dyn Source) -> Result<usize> {
+        self.send_by(from, Stream::write)
+    }
+
+    /// As [`send`](Socket::send) for bytes that the program leaves as they are until it is
+    /// [told](Socket::take_completion) that they have arrived; adds to `lent` how many of them were
+    /// lent. The caller [notes](Socket::await_completion) the end of a call that has sent bytes.
+    ///
+    /// # Errors
+    /// As [`send`](Socket::send), and `ENOBUFS` without memory for the news.
+    pub fn send_still(&self, from: &mut dyn Source, lent: &mut usize) -> Result<usize> {
+        self.send_by(from, |outbound, from| {
+            outbound.prepare_completion(self.account())?;
+            outbound.write_still(from, lent)
+        })
+    }
+
+    /// Notes that a call has sent bytes which its program leaves as they are.
+    pub fn await_completion(&self, is_copied: bool) {
+        if let (_, Some(outbound)) = self.streams() {
+            outbound.await_completion(is_copied);
+        }
+    }
+
+    /// Takes the news that bytes of some calls have arrived; `None` without any.
+    pub fn take_completion(&self) -> Option<Completion> {
+        self.streams().1?.take_completion()
+    }
+
+    #[inline(always)]
+    fn send_by(
+        &self,
+        from: &mut dyn Source,
+        write: impl FnOnce(&Stream, &mut dyn Source) -> Result<Written>,
+    ) -> Result<usize> {
         let Way::To(outbound) = self.way_out()? else {
             return Err(Errno::EAGAIN);
         };
-        let written = outbound.write(from)?;
+        let written = write(&outbound, from)?;
         if outbound.uses_packets() {
             self.transmit();
         }
@@ -275,6 +309,7 @@ impl Socket {
         let inner = self.inner();
         let mut ready = Readiness {
             error: inner.error.is_some(),
+            has_completion: outbound.is_some_and(|status| status.has_completion),
             ..Readiness::default()
         };
         match inner.phase {

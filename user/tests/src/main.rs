@@ -107,7 +107,7 @@ fn main() {
         movement::blocked, movement::calls, movement::churned, movement::files,
         movement::refused, movement::waiting, passing,
         passing::chains, passing::places, polling, udp_lite,
-        netlink, network, inet::connections, inet::reading, inet::ports, inet::accepting,
+        netlink, network, network::zero_copy, inet::connections, inet::reading, inet::ports, inet::accepting,
         inet::datagrams, inet::raw, inet::options, unix_sockets::streams,
         unix_sockets::looking, unix_sockets::names, unix_sockets::packets,
         unix_sockets::rights, unix_sockets::options, epoll, events, inotify, disks, bus, entries,

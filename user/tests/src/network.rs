@@ -1,6 +1,8 @@
 //! Interfaces, addresses and routes that programs change, and packets beyond this machine: the
 //! other machine is this program, at the far end of a `tap`.
 
+pub mod zero_copy;
+
 use support::prelude::*;
 
 pub const TESTS: &[Test] = &[

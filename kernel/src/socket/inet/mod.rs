@@ -108,7 +108,7 @@ fn ready_bits(ready: Readiness) -> Ready {
     bits.set(Ready::IN | Ready::RDNORM, ready.readable);
     bits.set(Ready::OUT | Ready::WRNORM, ready.writable);
     bits.set(Ready::PRI, ready.urgent);
-    bits.set(Ready::ERR, ready.error);
+    bits.set(Ready::ERR, ready.error || ready.has_completion);
     bits.set(Ready::RDHUP, ready.read_hung_up);
     bits.set(Ready::HUP, ready.hung_up);
     bits

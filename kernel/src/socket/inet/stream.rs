@@ -19,14 +19,14 @@ use nucleus::{
 };
 
 use super::{
-    AF_UNSPEC, IPPROTO_TCP, check_port, domain,
+    AF_UNSPEC, IPPROTO_TCP, check_port, control, domain,
     ip_options::{self, IpOptions},
     name::{self, Asked},
     name_options, ready_bits, stack,
     tcp_options::{self, TcpOptions},
 };
 use crate::socket::{
-    Address, Answer, Common, Incoming, Outgoing, Shutdown, Socket, Timeout, Value,
+    Address, Answer, Common, Incoming, MSG_ZEROCOPY, Outgoing, Shutdown, Socket, Timeout, Value,
 };
 
 /// Sizes of the buffers that a new socket reports, as on Linux.
@@ -131,9 +131,29 @@ impl Stream {
     }
 
     fn send_bytes(&self, data: &mut dyn Source, timeout: Timeout) -> Result<usize> {
+        self.send_by(data, timeout, |data| self.tcp.send(data))
+    }
+
+    /// Sends bytes that the program leaves as they are until it is told (`MSG_ZEROCOPY`).
+    fn send_still(&self, data: &mut dyn Source, timeout: Timeout) -> Result<usize> {
+        let mut lent = 0;
+        let sent = self.send_by(data, timeout, |data| self.tcp.send_still(data, &mut lent));
+        if let Ok(sent @ 1..) = sent {
+            self.tcp.await_completion(lent < sent);
+        }
+        sent
+    }
+
+    #[inline(always)]
+    fn send_by(
+        &self,
+        data: &mut dyn Source,
+        timeout: Timeout,
+        mut send: impl FnMut(&mut dyn Source) -> Result<usize>,
+    ) -> Result<usize> {
         let mut total = 0;
         while data.left() > 0 {
-            let error = match self.tcp.send(data) {
+            let error = match send(data) {
                 Ok(n) => {
                     total += n;
                     continue;
@@ -345,12 +365,21 @@ impl Socket for Stream {
         if message.has(raw::MSG_OOB) {
             return self.send_urgent(message);
         }
+        if message.has(MSG_ZEROCOPY) && self.common.is_on(raw::SO_ZEROCOPY) {
+            return self.send_still(message.data, message.timeout);
+        }
         self.send_bytes(message.data, message.timeout)
+    }
+
+    fn completes_sends(&self) -> bool {
+        true
     }
 
     fn receive(&self, message: &mut Incoming<'_>) -> Result<usize> {
         if message.has(raw::MSG_ERRQUEUE) {
-            return Err(Errno::EAGAIN);
+            let completion = self.tcp.take_completion().ok_or(Errno::EAGAIN)?;
+            control::put_completion(completion, self.tcp.family(), message);
+            return Ok(0);
         }
         if message.has(raw::MSG_OOB) {
             return self.receive_urgent(message);
