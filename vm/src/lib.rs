@@ -86,7 +86,8 @@ pub use movement::{
     with_current,
 };
 pub use object::{
-    Anonymous, BusyPages, Description, DeviceObject, HasObject, Lookup, Object, Pager, PagerError,
+    Anonymous, BusyPages, Description, DeviceObject, GivenPages, HasObject, Lookup, Object, Pager,
+    PagerError,
 };
 pub use reclaim::{
     Cache, Fate, Scan, SwapAudit, Tally, Urgency, active_in_objects, audit_swap,

@@ -92,6 +92,9 @@ pub struct Space {
     pub least: usize,
     /// Whether the last slice may be continued in place.
     pub continues: bool,
+    /// Whether writers of pages for which there is no room wait until they are told of more. A part
+    /// of a page that filled the room would leave the bytes behind it unaligned.
+    pub awaits_more: bool,
 }
 
 /// Bytes that were linked in one step.
@@ -118,6 +121,8 @@ struct Lent<'a> {
 struct Large {
     /// The next pages are to be lent in any case.
     lends: bool,
+    /// There is no room for a page, for which it is better to wait.
+    waits: bool,
     /// Why the last ones are copied.
     why: Option<CopyReason>,
 }
@@ -157,7 +162,11 @@ impl<S: State> Queue<S> {
         call: &mut F,
     ) -> Result<usize> {
         let (mut total, lends) = self.put_if_awaited(from, call)?;
-        let mut large = Large { lends, why: None };
+        let mut large = Large {
+            lends,
+            waits: false,
+            why: None,
+        };
         let mut left = from.left();
         let is_still = call.is_still() && left >= vm::least_still();
         while left > 0 {
@@ -166,6 +175,7 @@ impl<S: State> Queue<S> {
                 false => self.borrow_next(tail, from, left, &mut large, call),
             };
             let step = match lent {
+                Ok(0) if large.waits => break,
                 Ok(0) => {
                     let step = self.step(tail, from, left, call);
                     if let (Ok(n @ 1..), Some(why)) = (step, large.why) {
@@ -204,8 +214,14 @@ impl<S: State> Queue<S> {
                 let lends = mem::take(&mut large.lends);
                 match left / PAGE_SIZE {
                     // One page has less to look through.
-                    1 => self.borrow::<1, F>(tail, from, lends, call)?,
-                    _ => self.borrow::<PASSED_TOGETHER, F>(tail, from, lends, call)?,
+                    1 => self.borrow::<1, F>(tail, from, lends, &mut large.waits, call)?,
+                    _ => self.borrow::<PASSED_TOGETHER, F>(
+                        tail,
+                        from,
+                        lends,
+                        &mut large.waits,
+                        call,
+                    )?,
                 }
             }
             // What holds for the bytes before holds for the few behind them as well.
@@ -311,6 +327,7 @@ impl<S: State> Queue<S> {
         tail: &mut Tail,
         from: &mut dyn Source,
         lends: bool,
+        waits: &mut bool,
         call: &mut F,
     ) -> Result<core::result::Result<usize, CopyReason>> {
         let mut chain = self.lock();
@@ -320,6 +337,7 @@ impl<S: State> Queue<S> {
             return Ok(Err(CopyReason::Packet));
         }
         if most == 0 {
+            *waits = space.awaits_more && from.program_memory().is_some();
             return Ok(Err(CopyReason::NoRoom));
         }
         chain.aside().data.reserve(most)?;
@@ -365,21 +383,21 @@ impl<S: State> Queue<S> {
         let mut chain = self.lock();
         let space = call.space(chain.aside())?;
         let most = space.slots.min(PASSED_TOGETHER);
-        if most == 0 || space.bytes == 0 || space.least > 0 {
-            large.why = Some(CopyReason::NoRoom);
-            return Ok(0);
-        }
         chain.aside().data.reserve(most)?;
         drop(chain);
-        large.why = Some(CopyReason::NotLent);
-        let Some(memory) = from.program_memory() else {
-            return Ok(0);
-        };
         let mut pages = [const { None::<Owned> }; PASSED_TOGETHER];
-        let (count, first, len) = memory.lend_parts(&mut pages[..most], space.bytes);
-        if count == 0 {
-            return Ok(0);
-        }
+        let lent = match from.program_memory() {
+            Some(memory) => memory.lend_parts(&mut pages[..most], space.bytes),
+            None => Err(CopyReason::NotLent),
+        };
+        let (count, first, len) = match lent {
+            Ok(lent) => lent,
+            Err(why) => {
+                large.why = Some(why);
+                large.waits = why == CopyReason::NoRoom && space.awaits_more;
+                return Ok(0);
+            }
+        };
         let lent = Lent {
             pages: &mut pages[..count],
             first,

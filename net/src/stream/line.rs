@@ -37,6 +37,11 @@ impl Stream {
         (at >= chain.start()).then(|| (at - chain.start()) as usize + 1)
     }
 
+    /// Returns how many of the first `len` bytes end with a whole page.
+    pub fn to_page_end(&self, len: usize) -> usize {
+        self.queue.lock().to_page_end(len)
+    }
+
     /// Takes the first bytes, which go on to use up their part of the limit. Fewer than `n` if
     /// memory is short.
     pub fn take_to_send(&self, n: usize) -> Aggregate {
@@ -59,6 +64,7 @@ impl Stream {
             let _ = taken.append(slice);
         }
         chain.state.limit = chain.state.limit.saturating_sub(taken.len());
+        chain.state.in_flight += taken.len();
         let start = chain.start();
         if chain.urgent.is_some_and(|at| at < start) {
             chain.urgent = None;
@@ -75,6 +81,7 @@ impl Stream {
         let wakes = {
             let mut chain = self.queue.lock();
             chain.state.limit += bytes;
+            chain.state.in_flight = chain.state.in_flight.saturating_sub(bytes);
             let is_told = chain.state.note_arrived(bytes);
             // Bytes that were taken to be sent may have made it so, unheard.
             is_told || is_writable(&chain)

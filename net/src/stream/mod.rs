@@ -56,6 +56,8 @@ struct StreamState {
     abandoned: bool,
     /// Bytes that were sent in packets and have arrived.
     arrived: u64,
+    /// Those that have not: the limit is so much less meanwhile.
+    in_flight: usize,
     /// Made for the first call that asks for news.
     completions: Option<Box<Completions>>,
 }
@@ -103,11 +105,16 @@ fn room(chain: &Chain<StreamState>) -> usize {
     }
 }
 
-/// Returns whether the room is enough to wake a writer: a third, as on Linux, so that the two
-/// sides do not take turns byte by byte.
+/// Returns whether the room is enough to wake a writer: a third of all, as on Linux, so that the
+/// two sides do not take turns byte by byte.
 fn is_writable(chain: &Chain<StreamState>) -> bool {
-    let StreamState { limit, broken, .. } = chain.state;
-    broken || chain.state.abandoned || room(chain) >= (limit / 3).max(1)
+    let StreamState {
+        limit,
+        in_flight,
+        broken,
+        ..
+    } = chain.state;
+    broken || chain.state.abandoned || room(chain) >= ((limit + in_flight) / 3).max(1)
 }
 
 impl Stream {

@@ -8,7 +8,7 @@ use fbuf::{
     DiscardSink, Sink, Slice, Source, View,
     queue::{Added, Chain, Drain, Fill, Space},
 };
-use nucleus::task::WaitQueue;
+use nucleus::{frame::Owned, task::WaitQueue};
 
 use super::{Stream, StreamState, is_writable, room};
 
@@ -83,6 +83,7 @@ impl Fill<StreamState> for Writing<'_> {
             },
             least: 0,
             continues: true,
+            awaits_more: !is_writable(chain),
         })
     }
 
@@ -127,6 +128,8 @@ struct Reading<'a> {
     has_made_room: bool,
     /// So did some bytes of this call.
     wake: bool,
+    /// The stream's bytes come in packets: it has no frames of its own.
+    by_packets: bool,
     writable: &'a WaitQueue,
 }
 
@@ -145,6 +148,7 @@ impl Drain<StreamState> for Reading<'_> {
     #[inline]
     fn pages(&mut self, chain: &mut Chain<StreamState>, most: usize) -> usize {
         match chain.urgent {
+            None if self.by_packets => chain.whole_pages(most),
             None => chain.lent_pages(most),
             Some(_) => 0,
         }
@@ -268,12 +272,7 @@ impl Stream {
                 ((chain.urgent_after(start) - start) as usize).min(max)
             });
         }
-        let mut call = Reading {
-            has_taken: false,
-            has_made_room: false,
-            wake: false,
-            writable: &self.sender.writable,
-        };
+        let mut call = self.reading();
         let to = match how.discard {
             true => &mut DiscardSink,
             false => to,
@@ -284,6 +283,42 @@ impl Stream {
             self.sender.writable.wake_shared(false);
         }
         result
+    }
+
+    fn reading(&self) -> Reading<'_> {
+        Reading {
+            has_taken: false,
+            has_made_room: false,
+            wake: false,
+            by_packets: self.uses_packets,
+            writable: &self.sender.writable,
+        }
+    }
+
+    /// Gives whole pages that are next to read to `give`, which takes as many of them as it
+    /// returns; `most` at most. Wakes the writer. Returns how many.
+    pub fn give_pages(
+        &self,
+        most: usize,
+        give: impl FnMut(&mut [Option<Owned>]) -> usize,
+    ) -> usize {
+        let reading = self.queue.lock_reading();
+        let mut call = self.reading();
+        let given = self.queue.give_pages(&reading, most, &mut call, give);
+        drop(reading);
+        if call.wake {
+            self.sender.writable.wake_shared(false);
+        }
+        given
+    }
+
+    /// Returns how many bytes come before the next whole page, or in all without one.
+    pub fn before_page(&self) -> usize {
+        let chain = self.queue.lock();
+        match chain.urgent {
+            None => chain.before_page(),
+            Some(_) => chain.data.len(),
+        }
     }
 
     /// Offers a writer the buffer that a sink fills next: see [`Queue::offer`].

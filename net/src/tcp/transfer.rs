@@ -4,12 +4,24 @@ use alloc::sync::Arc;
 
 use abi::{Errno, Result};
 use fbuf::{Sink, Source};
+use nucleus::frame::Owned;
 
 use super::{Phase, Socket, connection::Connection};
 use crate::{
     Readiness,
     stream::{Completion, Read, Stream, StreamStatus, Written},
 };
+
+/// What is next to read.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct NextBytes {
+    /// How many bytes there are.
+    pub bytes: usize,
+    /// How many of them come before a whole page.
+    pub before_page: usize,
+    /// The peer has ended its stream behind them.
+    pub has_ended: bool,
+}
 
 /// The stream for a call that moves bytes.
 enum Way {
@@ -228,6 +240,37 @@ impl Socket {
         match inbound.status().bytes {
             0 => Ok(nothing),
             _ => inbound.read(to, max, how),
+        }
+    }
+
+    /// Gives whole pages that are next to read to `give`, which takes as many of them as it
+    /// returns; `most` at most. Returns how many.
+    pub fn give_pages(
+        &self,
+        most: usize,
+        give: impl FnMut(&mut [Option<Owned>]) -> usize,
+    ) -> usize {
+        let Some(inbound) = self.streams().0 else {
+            return 0;
+        };
+        let given = inbound.give_pages(most, give);
+        if inbound.uses_packets() && given > 0 {
+            self.tell_room();
+        }
+        given
+    }
+
+    /// Returns what is next to read.
+    pub fn next_bytes(&self) -> NextBytes {
+        let Some(inbound) = self.streams().0 else {
+            return NextBytes::default();
+        };
+        let before_page = inbound.before_page();
+        let status = inbound.status();
+        NextBytes {
+            bytes: status.bytes,
+            before_page,
+            has_ended: status.finished,
         }
     }
 

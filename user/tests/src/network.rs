@@ -1,6 +1,7 @@
 //! Interfaces, addresses and routes that programs change, and packets beyond this machine: the
 //! other machine is this program, at the far end of a `tap`.
 
+pub mod shown;
 pub mod zero_copy;
 
 use support::prelude::*;

@@ -21,7 +21,7 @@ use super::{
     Feature,
     control::{self, Control},
     header,
-    receiver::{Received, Receiver},
+    receiver::{Layout, Received, Receiver},
     sender::Sender,
     spawn,
 };
@@ -40,8 +40,9 @@ const USUAL_MTU: u16 = 1500;
 const LEAST_MTU: u16 = 68;
 /// Pairs of queues at most; of a device with more one is used.
 const MOST_PAIRS: u16 = 16;
-/// Buffers of all pairs together, and the most and the least of one. The device holds a frame of
-/// each while it waits for packets.
+/// Frames for buffers of all pairs together, and the most and the least of one pair. The device
+/// holds them while it waits for packets. Buffers of several frames are fewer, but as many as the
+/// least.
 const BUFFERS: usize = 512;
 const MOST_BUFFERS: usize = 128;
 const LEAST_BUFFERS: usize = 32;
@@ -156,6 +157,8 @@ impl Card {
         let there = (device.queue_count() - u16::from(has_control)) / 2;
         let used = usize::from(there).min(task::cpu_count());
         let buffers = (BUFFERS / used).clamp(LEAST_BUFFERS, MOST_BUFFERS);
+        let layout = Layout::of(mtu, features);
+        let receives_with = layout.buffers(buffers).max(LEAST_BUFFERS);
         let mut pairs = nucleus::try_vec(used)?;
         for at in 0..used as u16 {
             let (receives, sends) = (
@@ -165,7 +168,7 @@ impl Card {
             let bell = Arc::new(WaitQueue::new());
             receives.defer(bell.clone());
             sends.defer(bell.clone());
-            let receiver = Receiver::new(&receives, features, buffers)?;
+            let receiver = Receiver::new(&device, &receives, features, layout, receives_with)?;
             pairs.push(Pair {
                 sender: Sender::new(&device, &sends, buffers / 2)?,
                 receives,

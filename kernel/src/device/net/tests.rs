@@ -105,12 +105,15 @@ fn hand_over(side: &mut Side, header: [u8; header::LEN], bytes: &[u8]) -> bool {
             // As cards do: a packet without room is lost. Buffers that were taken stay away.
             return false;
         };
-        let piece = side.pieces(number).unwrap()[0];
-        assert!(piece.is_written && piece.len as usize == PAGE_SIZE);
-        let n = left.len().min(PAGE_SIZE);
-        assert!(device_write(PLACE, piece.address, &left[..n]));
-        left.drain(..n);
-        filled.push((number, n as u32));
+        let mut written = 0;
+        for piece in side.pieces(number).unwrap() {
+            assert!(piece.is_written && piece.len as usize <= PAGE_SIZE);
+            let n = left.len().min(piece.len as usize);
+            assert!(n == 0 || device_write(PLACE, piece.address, &left[..n]));
+            left.drain(..n);
+            written += n as u32;
+        }
+        filled.push((number, written));
     }
     for (number, n) in filled {
         side.put_used(number.into(), n);

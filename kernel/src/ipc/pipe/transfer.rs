@@ -55,6 +55,7 @@ impl Fill<PipeState> for Write {
             bytes: usize::MAX,
             least: self.whole,
             continues: true,
+            awaits_more: false,
         };
         if self.packets {
             let start = chain.start();

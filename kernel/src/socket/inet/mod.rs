@@ -35,6 +35,7 @@ mod name;
 mod stack;
 mod stream;
 mod tcp_options;
+mod zero_copy;
 
 use datagram::Datagrams;
 use stack::{AF_UNSPEC, IPPROTO_IP, IPPROTO_TCP, IPPROTO_UDP, IPPROTO_UDPLITE, check_port, domain};

@@ -17,6 +17,7 @@ use nucleus::{
     task::Watch,
     user,
 };
+use vm::Pager;
 
 use super::{
     AF_UNSPEC, IPPROTO_TCP, check_port, control, domain,
@@ -24,6 +25,7 @@ use super::{
     name::{self, Asked},
     name_options, ready_bits, stack,
     tcp_options::{self, TcpOptions},
+    zero_copy,
 };
 use crate::socket::{
     Address, Answer, Common, Incoming, MSG_ZEROCOPY, Outgoing, Shutdown, Socket, Timeout, Value,
@@ -446,6 +448,15 @@ impl Socket for Stream {
             }
             _ => ip_options::get(&self.ip, self.tcp.family(), level, name),
         }
+    }
+
+    fn exchange_option(&self, level: u32, name: u32, given: &Value) -> Option<Result<Answer>> {
+        let asks = level == raw::SOL_TCP && name == raw::TCP_ZEROCOPY_RECEIVE;
+        asks.then(|| zero_copy::receive(&self.tcp, given))
+    }
+
+    fn mapping(&self) -> Result<Arc<dyn Pager>> {
+        zero_copy::mapping(self.common.inode)
     }
 
     fn option_changed(&self, name: u32) {

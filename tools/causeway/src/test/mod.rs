@@ -45,6 +45,7 @@ mod strangers;
 mod stress;
 mod swap;
 mod ways;
+mod zero_copy;
 
 use std::path::PathBuf;
 use std::thread;
@@ -319,6 +320,7 @@ fn groups(bench: &boot::Bench, report: &mut Report, options: &options::Test) -> 
         scope.spawn(|| {
             iommu::run(bench, &mut beside);
             network::run(bench, &mut beside);
+            zero_copy::run(bench, &mut beside);
         });
         strange_programs(bench, report, options)
     })?;

@@ -108,6 +108,7 @@ fn options(net: Option<&str>, ports: &[(u16, u16)], own: Option<&str>) -> Result
             .map(|(host, guest)| format!("{host}:{guest}").parse())
             .collect::<Result<_>>()?,
         own: own.map(str::parse).transpose()?,
+        mtu: None,
     })
 }
 

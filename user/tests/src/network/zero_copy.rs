@@ -1,4 +1,4 @@
-//! TCP without copies: pages that are lent to a connection, and pages that come from one.
+//! TCP without copies: pages that are lent to a connection.
 //!
 //! The other side is a thread of this program, by way of the loopback interface, or a program
 //! beyond the card whose address is in `PEER`: it compares what it gets with a pattern, and sends
@@ -28,8 +28,8 @@ const MSG_ZEROCOPY: c_int = 0x400_0000;
 const SO_ZEROCOPY: c_int = 60;
 const ORIGIN_ZEROCOPY: u8 = 5;
 /// What the other side is to do with the bytes whose number follows.
-const COMPARE: u8 = b'C';
-const SEND: u8 = b'S';
+pub const COMPARE: u8 = b'C';
+pub const SEND: u8 = b'S';
 
 /// Returns byte `at` of the pattern.
 fn pattern(at: usize) -> u8 {
@@ -67,8 +67,18 @@ fn serve(mut stream: TcpStream) -> io::Result<()> {
     stream.write_all(&right.to_le_bytes())
 }
 
+/// Serves connections to a port until the program is killed.
+pub fn serve_port(port: u16) -> io::Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?;
+    println!("ready");
+    loop {
+        let (stream, _) = listener.accept()?;
+        thread::spawn(move || serve(stream));
+    }
+}
+
 /// A connection to the other side, which is asked for something.
-fn connected(asked: u8, len: usize) -> Result<TcpStream> {
+pub fn connected(asked: u8, len: usize) -> Result<TcpStream> {
     let mut stream = match std::env::var("PEER") {
         Ok(peer) => TcpStream::connect(peer)?,
         Err(_) => {
@@ -94,20 +104,30 @@ fn compared(stream: &mut TcpStream, len: usize) -> Outcome {
 }
 
 /// Memory, page-aligned, with the pattern from `from` on.
-fn patterned(len: usize, from: usize) -> Result<*mut u8> {
+pub fn patterned(len: usize, from: usize) -> Result<*mut u8> {
     let memory = map(len.next_multiple_of(PAGE))?;
     fill(memory, len, from);
     Ok(memory)
 }
 
-fn fill(memory: *mut u8, len: usize, from: usize) {
+pub fn fill(memory: *mut u8, len: usize, from: usize) {
     for at in 0..len {
         // SAFETY: callers have as much memory.
         unsafe { memory.add(at).write(pattern(from + at)) };
     }
 }
 
-fn spoil(memory: *mut u8, len: usize) {
+/// Compares bytes with the pattern from `from` on.
+pub fn compare(memory: *const u8, len: usize, from: usize) -> Outcome {
+    for at in 0..len {
+        // SAFETY: callers have as much memory.
+        let is = unsafe { memory.add(at).read_volatile() };
+        ensure!(is == pattern(from + at), "byte {} is {is:#x}", from + at);
+    }
+    Ok(())
+}
+
+pub fn spoil(memory: *mut u8, len: usize) {
     // SAFETY: as above.
     unsafe { memory.write_bytes(0xee, len) };
 }
@@ -122,7 +142,7 @@ fn send(stream: &TcpStream, memory: *const u8, len: usize, flags: c_int) -> Resu
     Ok(n as usize)
 }
 
-fn send_all(stream: &TcpStream, memory: *const u8, len: usize, flags: c_int) -> Outcome {
+pub fn send_all(stream: &TcpStream, memory: *const u8, len: usize, flags: c_int) -> Outcome {
     let mut done = 0;
     while done < len {
         done += send(stream, memory.wrapping_add(done), len - done, flags)?;
@@ -130,7 +150,7 @@ fn send_all(stream: &TcpStream, memory: *const u8, len: usize, flags: c_int) -> 
     Ok(())
 }
 
-fn moved(name: &str) -> Result<u64> {
+pub fn moved(name: &str) -> Result<u64> {
     field("/proc/causeway/network", name)
 }
 

@@ -58,6 +58,7 @@ impl<L: Fn()> Fill<ChannelState> for Sending<'_, L> {
             bytes,
             least: 0,
             continues: slots > 0,
+            awaits_more: false,
         })
     }
 
