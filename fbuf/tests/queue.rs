@@ -113,7 +113,6 @@ impl Fill<Kind> for Write {
             bytes: chain.state.bytes - chain.data.len().min(chain.state.bytes),
             least: self.least,
             continues: !self.mark,
-            awaits_more: false,
         })
     }
 

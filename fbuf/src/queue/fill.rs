@@ -64,9 +64,17 @@ pub trait Fill<S: State> {
     }
 
     /// Returns whether the program leaves its bytes as they are until it is told that they have
-    /// arrived (`MSG_ZEROCOPY`): their pages are lent, whatever it did with others, and parts of
-    /// pages too.
+    /// arrived (`MSG_ZEROCOPY`), and they are enough ([`vm::least_still`]): their pages are lent,
+    /// whatever it did with others, and parts of pages too.
+    #[inline]
     fn is_still(&self) -> bool {
+        false
+    }
+
+    /// Returns whether a writer of pages for which there is no room waits until it is told of more:
+    /// a part of a page that fills the room would leave the bytes behind it unaligned.
+    fn awaits_more(&self, chain: &mut Chain<S>) -> bool {
+        let _ = chain;
         false
     }
 
@@ -92,9 +100,6 @@ pub struct Space {
     pub least: usize,
     /// Whether the last slice may be continued in place.
     pub continues: bool,
-    /// Whether writers of pages for which there is no room wait until they are told of more. A part
-    /// of a page that filled the room would leave the bytes behind it unaligned.
-    pub awaits_more: bool,
 }
 
 /// Bytes that were linked in one step.
@@ -137,7 +142,7 @@ impl<S: State> Queue<S> {
         let mut tail = self.writing.lock();
         let mut total = 0;
         let mut left = from.left();
-        if left >= vm::least_large() {
+        if left >= vm::least_large() || call.is_still() {
             return self.fill_large(&mut tail, from, call);
         }
         while left > 0 {
@@ -168,7 +173,7 @@ impl<S: State> Queue<S> {
             why: None,
         };
         let mut left = from.left();
-        let is_still = call.is_still() && left >= vm::least_still();
+        let is_still = call.is_still();
         while left > 0 {
             let lent = match is_still {
                 true => self.borrow_still(tail, from, &mut large, call),
@@ -337,7 +342,7 @@ impl<S: State> Queue<S> {
             return Ok(Err(CopyReason::Packet));
         }
         if most == 0 {
-            *waits = space.awaits_more && from.program_memory().is_some();
+            *waits = call.awaits_more(chain.aside()) && from.program_memory().is_some();
             return Ok(Err(CopyReason::NoRoom));
         }
         chain.aside().data.reserve(most)?;
@@ -394,7 +399,7 @@ impl<S: State> Queue<S> {
             Ok(lent) => lent,
             Err(why) => {
                 large.why = Some(why);
-                large.waits = why == CopyReason::NoRoom && space.awaits_more;
+                large.waits = why == CopyReason::NoRoom && call.awaits_more(self.lock().aside());
                 return Ok(0);
             }
         };

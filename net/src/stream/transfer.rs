@@ -83,7 +83,6 @@ impl Fill<StreamState> for Writing<'_> {
             },
             least: 0,
             continues: true,
-            awaits_more: !is_writable(chain),
         })
     }
 
@@ -104,8 +103,13 @@ impl Fill<StreamState> for Writing<'_> {
         }
     }
 
+    #[inline]
     fn is_still(&self) -> bool {
         self.is_still
+    }
+
+    fn awaits_more(&self, chain: &mut Chain<StreamState>) -> bool {
+        self.refusal.is_none() && !is_writable(chain)
     }
 
     fn lent(&mut self, bytes: usize) {
@@ -198,13 +202,19 @@ impl Stream {
     }
 
     /// As [`write`](Stream::write) for bytes that the program leaves as they are
-    /// ([`await_completion`](Stream::await_completion)); adds to `lent` how many were lent.
+    /// ([`await_completion`](Stream::await_completion)), if they `are_enough`; adds to `lent` how
+    /// many were lent.
     ///
     /// # Errors
     /// As there.
-    pub fn write_still(&self, from: &mut dyn Source, lent: &mut usize) -> Result<Written> {
+    pub fn write_still(
+        &self,
+        from: &mut dyn Source,
+        are_enough: bool,
+        lent: &mut usize,
+    ) -> Result<Written> {
         let call = Writing {
-            is_still: true,
+            is_still: are_enough,
             ..self.writing(false)
         };
         self.fill_counting(from, call, lent)

@@ -43,15 +43,21 @@ impl Socket {
     }
 
     /// As [`send`](Socket::send) for bytes that the program leaves as they are until it is
-    /// [told](Socket::take_completion) that they have arrived; adds to `lent` how many of them were
-    /// lent. The caller [notes](Socket::await_completion) the end of a call that has sent bytes.
+    /// [told](Socket::take_completion) that they have arrived, where the call's `are_enough` to be
+    /// lent; adds to `lent` how many of them were. The caller
+    /// [notes](Socket::await_completion) the end of a call that has sent bytes.
     ///
     /// # Errors
     /// As [`send`](Socket::send), and `ENOBUFS` without memory for the news.
-    pub fn send_still(&self, from: &mut dyn Source, lent: &mut usize) -> Result<usize> {
+    pub fn send_still(
+        &self,
+        from: &mut dyn Source,
+        are_enough: bool,
+        lent: &mut usize,
+    ) -> Result<usize> {
         self.send_by(from, |outbound, from| {
             outbound.prepare_completion(self.account())?;
-            outbound.write_still(from, lent)
+            outbound.write_still(from, are_enough, lent)
         })
     }
 

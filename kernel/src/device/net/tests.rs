@@ -32,11 +32,16 @@ use super::{
 const PLACE: u16 = 0x30;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 /// What the configuration says: address, link, pairs, MTU.
-fn config(pairs: u8) -> Vec<u8> {
+fn config(pairs: u8, mtu: u16) -> Vec<u8> {
     let mut bytes = MAC.to_vec();
-    bytes.extend([1, 0, pairs, 0, 0xdc, 5]);
+    bytes.extend([1, 0, pairs, 0]);
+    bytes.extend(mtu.to_le_bytes());
     bytes
 }
+
+/// The usual MTU, and one for four pages with the headers before them.
+const MTU: u16 = 1500;
+const PAGES_MTU: u16 = 4 * PAGE_SIZE as u16 + 52;
 
 /// What the card has told.
 #[derive(Default)]
@@ -86,11 +91,18 @@ fn until(mut is_so: impl FnMut() -> bool) {
 }
 
 fn card(features: Feature) -> (Arc<Card>, Arc<Told>, Arc<Script>) {
+    card_of(features, MTU)
+}
+
+fn card_of<T: Above + Default + 'static>(
+    features: Feature,
+    mtu: u16,
+) -> (Arc<Card>, Arc<T>, Arc<Script>) {
     // The control queue is not answered here.
     let features = features - Feature::RECEIVE_MODES - Feature::PAIRS;
-    let (found, script) = simulated::device(PLACE, features.bits(), config(1));
+    let (found, script) = simulated::device(PLACE, features.bits(), config(1, mtu));
     let card = Card::start(found).unwrap();
-    let told = Arc::new(Told::default());
+    let told = Arc::new(T::default());
     let above: Arc<dyn Above> = told.clone();
     card.serve(&above).unwrap();
     (card, told, script)
@@ -143,13 +155,15 @@ fn end(side: &mut Side, card: &Card) {
 #[test]
 fn packets_arrive_as_they_are() {
     on_machines_with("card receives", 1..=3, 2048, 20, || {
-        let (card, told, script) = card(Feature::all());
+        // Bytes of a buffer.
+        let (mtu, buffer) = [(MTU, PAGE_SIZE), (PAGES_MTU, 78 + 4 * PAGE_SIZE)][below(2)];
+        let (card, told, script) = card_of::<Told>(Feature::all(), mtu);
         let mut side = script.side(0);
         let mut sent = Vec::new();
         for nth in 0..60usize {
             let len = [14, 60, 256, 257, 1514, 4084, 4085, 30_000, 65_549][below(9)];
             let bytes: Vec<u8> = (0..len).map(|at| (at * 7 + nth) as u8).collect();
-            let buffers = (header::LEN + len).div_ceil(PAGE_SIZE);
+            let buffers = (header::LEN + len).div_ceil(buffer);
             until(|| hand_over_if_room(&mut side, buffers, &bytes));
             sent.push(bytes);
             if below(4) == 0 {
@@ -174,6 +188,83 @@ fn hand_over_if_room(side: &mut Side, buffers: usize, bytes: &[u8]) -> bool {
     // The largest packet fits into the queue.
     let is_there = side.available() >= buffers;
     is_there && hand_over(side, header_of(buffers), bytes)
+}
+
+/// How many slices of each payload, and how many of these are whole pages.
+#[derive(Default)]
+struct Pages {
+    headers: AtomicUsize,
+    packets: AtomicUsize,
+    /// Those of the last packet.
+    slices: AtomicUsize,
+    pages: AtomicUsize,
+}
+
+impl Above for Pages {
+    fn receive(&self, mut packet: Packet) {
+        packet.data.clip_front(self.headers.load(SeqCst));
+        let pages = packet.data.slices().filter(|slice| slice.is_page());
+        self.pages.store(pages.count(), SeqCst);
+        self.slices.store(packet.data.slice_count(), SeqCst);
+        self.packets.fetch_add(1, SeqCst);
+    }
+
+    fn note_dropped(&self) {}
+
+    fn note_carrier(&self) {}
+}
+
+/// The headers of a segment, by the version of IP and the bytes of TCP's options.
+fn headers(version: u8, options: u8) -> Vec<u8> {
+    let (kind, at, ip) = match version {
+        4 => ([8, 0], 9, vec![0x45; 20]),
+        _ => ([0x86, 0xdd], 6, vec![0x60; 40]),
+    };
+    let mut bytes = [vec![2; 12], kind.to_vec(), ip].concat();
+    bytes[header::ETHERNET + at] = 6;
+    let mut tcp = vec![0; 20 + usize::from(options)];
+    tcp[12] = (5 + options / 4) << 4;
+    [bytes, tcp].concat()
+}
+
+/// Behind headers of any length, once the card has seen one such packet.
+#[test]
+fn payloads_of_large_packets_fill_whole_pages() {
+    on_machines_with("header split", 1..=2, 2048, 10, || {
+        let (card, pages, script) = card_of::<Pages>(Feature::all(), PAGES_MTU);
+        let mut side = script.side(0);
+        let mut count = 0;
+        for (version, options) in [(4, 12), (4, 0), (6, 12), (4, 40), (4, 12)] {
+            let head = headers(version, options);
+            pages.headers.store(head.len(), SeqCst);
+            let mut bytes = head.clone();
+            bytes.resize(head.len() + 4 * PAGE_SIZE - 40, 7);
+            // The device has buffers of the old shape.
+            for _ in 0..64 {
+                until(|| hand_over_if_room(&mut side, 1, &bytes));
+                count += 1;
+                until(|| pages.packets.load(SeqCst) == count);
+            }
+            assert_eq!(pages.pages.load(SeqCst), 3, "IPv{version}, {options}");
+            assert_eq!(pages.slices.load(SeqCst), 4, "IPv{version}, {options}");
+        }
+        end(&mut side, &card);
+    });
+}
+
+#[test]
+fn what_comes_before_a_payload_is_measured_in_what_is_there() {
+    for (version, options) in [(4, 0), (4, 40), (6, 12)] {
+        let head = headers(version, options);
+        assert_eq!(header::before_payload(&head), Some(head.len()));
+        for len in 0..head.len() - usize::from(options) - 8 {
+            assert_eq!(header::before_payload(&head[..len]), None);
+        }
+    }
+    let mut other = headers(4, 0);
+    other[header::ETHERNET + 9] = 17;
+    assert_eq!(header::before_payload(&other), None, "UDP");
+    assert_eq!(header::before_payload(&[0xff; 100]), None);
 }
 
 #[test]
@@ -284,7 +375,7 @@ fn headers_are_checked() {
 fn a_card_that_says_anything_is_survived() {
     on_machines_with("card lies", 1..=3, 2048, 30, || {
         let features = Feature::from_bits_truncate(random_u64());
-        let (card, told, script) = card(features);
+        let (card, told, script) = card_of::<Told>(features, [MTU, PAGES_MTU, u16::MAX][below(3)]);
         let (mut receives, mut sends) = (script.side(0), script.side(1));
         let mut turns = 0;
         while card.has_carrier() && turns < 500 {

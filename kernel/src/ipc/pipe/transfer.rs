@@ -55,7 +55,6 @@ impl Fill<PipeState> for Write {
             bytes: usize::MAX,
             least: self.whole,
             continues: true,
-            awaits_more: false,
         };
         if self.packets {
             let start = chain.start();

@@ -138,8 +138,11 @@ impl Stream {
 
     /// Sends bytes that the program leaves as they are until it is told (`MSG_ZEROCOPY`).
     fn send_still(&self, data: &mut dyn Source, timeout: Timeout) -> Result<usize> {
+        let are_enough = data.left() >= vm::least_still();
         let mut lent = 0;
-        let sent = self.send_by(data, timeout, |data| self.tcp.send_still(data, &mut lent));
+        let sent = self.send_by(data, timeout, |data| {
+            self.tcp.send_still(data, are_enough, &mut lent)
+        });
         if let Ok(sent @ 1..) = sent {
             self.tcp.await_completion(lent < sent);
         }

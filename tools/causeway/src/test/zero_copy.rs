@@ -67,8 +67,9 @@ impl Drop for Server {
 /// Runs the tests, whose other side is at an address.
 fn guest<'a>(bench: &'a Bench, peer: &str, cpus: u32, net: &Options) -> Result<Plan<'a>> {
     // A server that is a guest ends when somebody comes to this port.
+    let pages = net.mtu.map_or("", |_| "PAGES=1 ");
     let line = format!(
-        "export PEER={peer}; /tests/guest-tests {TESTS}; s=$?; echo end | nc ${{PEER%:*}} 81; exit $s"
+        "export {pages}PEER={peer}; /tests/guest-tests {TESTS}; s=$?; echo end | nc ${{PEER%:*}} 81; exit $s"
     );
     bench.shell(&line).cpus(cpus).timeout(240).net(net)
 }

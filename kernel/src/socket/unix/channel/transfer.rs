@@ -58,7 +58,6 @@ impl<L: Fn()> Fill<ChannelState> for Sending<'_, L> {
             bytes,
             least: 0,
             continues: slots > 0,
-            awaits_more: false,
         })
     }
 
