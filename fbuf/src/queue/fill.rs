@@ -387,6 +387,8 @@ impl<S: State> Queue<S> {
     ) -> Result<usize> {
         let mut chain = self.lock();
         let space = call.space(chain.aside())?;
+        // Judged with the room: there may be more by the time that a page finds none.
+        let awaits_more = call.awaits_more(chain.aside());
         let most = space.slots.min(PASSED_TOGETHER);
         chain.aside().data.reserve(most)?;
         drop(chain);
@@ -399,7 +401,7 @@ impl<S: State> Queue<S> {
             Ok(lent) => lent,
             Err(why) => {
                 large.why = Some(why);
-                large.waits = why == CopyReason::NoRoom && call.awaits_more(self.lock().aside());
+                large.waits = why == CopyReason::NoRoom && awaits_more;
                 return Ok(0);
             }
         };
