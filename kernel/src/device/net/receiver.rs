@@ -259,7 +259,7 @@ impl Receiver {
             false => written.min(self.places[at].headers),
         };
         if is_first && copied < written && self.layout.splits {
-            self.note_headers(at);
+            self.note_headers(at, written);
         }
         if copied > from {
             match self.copy_small(at, from, copied - from) {
@@ -312,11 +312,11 @@ impl Receiver {
         }
     }
 
-    /// Notes how long the headers of the packet in buffer `at` are: its payload would have begun
-    /// with a page if the place for them had been so long.
-    fn note_headers(&mut self, at: usize) {
+    /// Notes how long the headers of the packet in buffer `at`, with `written` bytes, are: its
+    /// payload would have begun with a page if the place for them had been so long.
+    fn note_headers(&mut self, at: usize, written: usize) {
         let mut bytes = [0; PLACE];
-        let len = self.places[at].headers;
+        let len = written.min(PLACE);
         self.read(at, 0, &mut bytes[..len]);
         if let Some(headers) = header::before_payload(&bytes[header::LEN..len]) {
             self.headers = (header::LEN + headers).min(PLACE);
