@@ -211,8 +211,10 @@ mod tests {
 
     #[test]
     fn calls_are_told_in_ranges_when_their_bytes_have_arrived() {
-        let mut completions = Completions::default();
-        completions.next = u32::MAX - 1;
+        let mut completions = Completions {
+            next: u32::MAX - 1,
+            ..Completions::default()
+        };
         for (end, is_copied) in [(10, false), (20, false), (20, true), (30, false)] {
             completions.note(end, is_copied);
         }
