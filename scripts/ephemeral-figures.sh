@@ -1,8 +1,9 @@
 #!/bin/sh
 # Figures of the paper on ephemeral mappings, redrawn here: what docs/performance.md has of them.
 #   scripts/ephemeral-figures.sh [DIR [PART…]]    into DIR (out/ephemeral)
-# The parts are `figures`, `instructions`, and `causes`, the counters of which hold whatever the load
-# of the host is; without any, all: some 40 minutes on 2 quiet cores.
+# The parts are `figures`, `instructions`, `network`, and `causes`, the counters of which hold
+# whatever the load of the host is; without any, all: some 60 minutes on 2 quiet cores. `network`
+# wants to be run by root, who can make an interface of the host's.
 # Each table of the first two shows a row on the direct map first, beside the kernel without options,
 # and then with each variant: the paper's original kernel, its sf_buf kernel (a window of 256 MiB)
 # with private and with shared mappings, this kernel's window, and pages outside the direct map.
@@ -10,7 +11,7 @@ set -eu
 cd "$(dirname "$0")/.."
 out=${1:-out/ephemeral}
 [ $# -eq 0 ] || shift
-[ $# -gt 0 ] || set -- figures instructions causes
+[ $# -gt 0 ] || set -- figures instructions network causes
 causeway=target/debug/causeway
 paper="ephemeral=window ephemeral.parts=off ephemeral.late=off ephemeral.ahead=1 ephemeral.flushes=off"
 mkdir -p "$out"
@@ -53,6 +54,31 @@ instructions() {
         --rows bw-pipe --rows disk --rows 64KiB --rows nasa
     echo "== The whole bench without programs' pages in the direct map"
     $causeway bench --icount --against causeway --append directmap=kernel --out "$out/directmap"
+}
+
+# What a card leaves to the kernel: nothing, to cut segments, to sum them as well.
+uncut="host_tso4=off,host_tso6=off,host_ecn=off,host_ufo=off,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off"
+plain="csum=off,guest_csum=off,gso=off,$uncut"
+
+network() {
+    for mtu in 1500 16384; do
+        for card in event_idx=on "$uncut" "$plain"; do
+            case $card in
+                csum*) left=sums ;;
+                host*) left=cuts ;;
+                *) left=nothing ;;
+            esac
+            echo "== Figures 11 to 14: a stream over the card, MTU $mtu, left to the kernel: $left"
+            bench "net-$mtu-$left" "" --busy --mtu $mtu --card "$card" \
+                network --rows send-64KiB --rows receive-64KiB
+            bench "net-$mtu-$left-2" "" --smp 2 --runs 1 --mtu $mtu --card "$card" \
+                network --rows send-64KiB
+        done
+    done
+    for card in "$uncut" "$plain"; do
+        echo "== Figures 15 to 20: web servers over the card, an eighth of the files; ${card%%,*}"
+        bench "net-web-${card%%=*}" "" --busy --card "$card" network --rows nasa --rows rice
+    done
 }
 
 # Local and remote invalidations by cause, with 64K and with 6K entries.

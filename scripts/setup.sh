@@ -43,6 +43,8 @@ if [ "${1:-}" = test ]; then
     [ -d /usr/lib/grub/i386-pc ] || need grub-pc-bin
     have xorriso || need xorriso
     have mformat || need mtools
+    # Logs in to guests.
+    have ssh && have ssh-keygen || need openssh-client
     # A browser for the bench's page. Elsewhere than on Debian the package may be an empty one.
     if grep -q '^ID=debian$' /etc/os-release 2>/dev/null; then have chromium || need chromium; fi
 fi

@@ -3,7 +3,10 @@
 use alloc::collections::TryReserveError;
 
 use linux_raw_sys::errno as raw;
-use nucleus::{OutOfMemory, user::BadAddress};
+use nucleus::{
+    OutOfMemory,
+    user::{BadAddress, NoString},
+};
 
 /// Why a system call, or an operation on its behalf, failed. Programs see its negative.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -69,6 +72,15 @@ impl From<TryReserveError> for Errno {
 impl From<BadAddress> for Errno {
     fn from(_: BadAddress) -> Errno {
         Errno::EFAULT
+    }
+}
+
+impl From<NoString> for Errno {
+    fn from(why: NoString) -> Errno {
+        match why {
+            NoString::BadAddress => Errno::EFAULT,
+            NoString::OutOfMemory => Errno::ENOMEM,
+        }
     }
 }
 

@@ -47,7 +47,8 @@
 //!                                   Observers -> Ready         never inside WaitQueue
 //!                                     Task -> RunQueue         waking
 //!                                       Timers
-//!                                         Heap -> KernelSpace -> Buddy -> DirectMap   memory
+//!                                         Heap -> KernelSpace -> EphemeralMappings    memory
+//!                                           Buddy -> DirectMap
 //!                                           OpenFrames         those that devices reach
 //!                                           Random             bytes wanted with any lock held
 //!                                           Console -> (log)   the log's own lock, taken anywhere

@@ -12,16 +12,20 @@ use crate::mounts;
 /// Runs first, with the wait status of the first program if that has ended.
 type Before = fn(Option<i32>);
 
-static BEFORE: SpinLock<Option<Before>> = SpinLock::new(Rank::Leaf, None);
+/// One of the network and one of the sessions.
+static BEFORE: SpinLock<[Option<Before>; 2]> = SpinLock::new(Rank::Leaf, [None; 2]);
 
-/// Has `before` run at the end of the machine, before anything else; it may sleep.
+/// Has `before` run at the end of the machine, before anything but those that were set earlier; it
+/// may sleep.
 pub fn set_before(before: Before) {
-    *BEFORE.lock() = Some(before);
+    let mut all = BEFORE.lock();
+    let place = all.iter_mut().find(|it| it.is_none());
+    *place.expect("no more are set than there is room for") = Some(before);
 }
 
 fn say_before(status: Option<i32>) {
-    let before = *BEFORE.lock();
-    if let Some(before) = before {
+    let all = *BEFORE.lock();
+    for before in all.into_iter().flatten() {
         before(status);
     }
 }

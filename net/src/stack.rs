@@ -101,6 +101,12 @@ impl Stack {
         self.tcp.lock().list()
     }
 
+    /// Tells whether a connection to another machine that programs have closed has not yet sent
+    /// all of its bytes, and its end, or does not know that they have arrived.
+    pub fn is_closing(&self) -> bool {
+        self.tcp.lock().is_closing()
+    }
+
     /// Lists the datagram sockets of a protocol that have a name, or all raw sockets: the number
     /// in `Protocol::Raw` is ignored.
     ///

@@ -5,22 +5,26 @@ mod common;
 use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
+    time::Duration,
 };
 
 use common::{
     Pair, exchange, receive, send,
     tap::{
-        ACK, FIN, RST, SYN, TCP, Tap, address, arp, ip, machine, packet, set_sum, tcp, transport,
+        ACK, FIN, RST, SYN, TCP, Tap, address, arp, ip, machine, packet, set_sum, tcp,
+        tcp_with_window, transport,
     },
 };
 use net::{
     Family, Stack,
     link::bad::GOOD,
-    tcp::{Options, Phase, Socket},
+    tcp::{Options, Phase, Socket, State},
 };
 use nucleus::{
     frame,
     sim::{Random, on_machines},
+    task::{self, Sleep},
+    time,
 };
 
 /// Connections of a machine in several states, with the numbers that the peer would use.
@@ -291,7 +295,7 @@ fn floods_leave_established_connections_alone() {
                     let stranger = Ipv4Addr::new(10, 1, 0, 3 + random.below(250) as u8);
                     let port = 1 + random.below(65_535) as u16;
                     let there = SocketAddr::new(stranger.into(), port);
-                    let bytes = match flooded % 3 {
+                    let bytes = match flooded % 4 {
                         0 => tcp((there, server), random.below(1 << 32) as u32, 0, SYN, &[]),
                         1 => {
                             let ident = random.below(1 << 16) as u16;
@@ -300,6 +304,13 @@ fn floods_leave_established_connections_alone() {
                                 header[4..6].copy_from_slice(&ident.to_be_bytes());
                                 header[6..8].copy_from_slice(&place.to_be_bytes());
                             })
+                        }
+                        2 => {
+                            let ips = (stranger.into(), victim);
+                            let mut echo = vec![8, 0, 0, 0, 1, 2, 3, 4];
+                            echo.resize(1400, 9);
+                            set_sum(ips, 1, &mut echo, 2);
+                            ip(ips, 1, &echo, |_| {})
                         }
                         _ => arp(
                             Ipv4Addr::from(random.below(1 << 32) as u32),
@@ -338,5 +349,86 @@ fn floods_leave_established_connections_alone() {
         }
         listener.close(false);
         pair.run_until(|| pair.is_quiet());
+    });
+}
+
+/// Opens a connection from a port of a neighbour's, with this window; returns it, and the numbers
+/// that come next from there and from here.
+fn open(
+    stack: &Stack,
+    tap: &Tap,
+    listener: &Arc<Socket>,
+    port: u16,
+    window: u16,
+) -> (Arc<Socket>, u32, u32) {
+    let here = SocketAddr::new(address(Family::V4, 2), 80);
+    let there = SocketAddr::new(address(Family::V4, 100), port);
+    stack.receive(2, packet(&tcp((there, here), 5000, 0, SYN, &[])));
+    let sent = tap.take();
+    let (answer, _) = transport(sent.last().unwrap()).unwrap();
+    let ours = u32::from_be_bytes(answer[4..8].try_into().unwrap()) + 1;
+    let ack = tcp_with_window((there, here), 5001, ours, (ACK, window), &[]);
+    stack.receive(2, packet(&ack));
+    (listener.accept().unwrap(), 5001, ours)
+}
+
+/// Peers that take nothing of what they are sent hold no more than the buffers of their
+/// connections, are asked less and less often, and are given up when they are silent; another
+/// connection goes on meanwhile.
+#[test]
+fn closed_windows_hold_buffers_and_nobody_up() {
+    const HOSTILE: u16 = 20;
+    on_machines(2, |_| {
+        let free = frame::usage().free;
+        let (stack, tap) = machine();
+        let here = SocketAddr::new(address(Family::V4, 2), 80);
+        let listener = stack.tcp_socket(Family::V4, Options::default());
+        listener.bind(here).unwrap();
+        listener.listen(10).unwrap();
+        let (honest, theirs, ours) = open(&stack, &tap, &listener, 999, 8192);
+        let mut all = Vec::new();
+        let mut held = 0;
+        for port in 0..HOSTILE {
+            let (socket, ..) = open(&stack, &tap, &listener, 1000 + port, 0);
+            while let Ok(n) = send(&socket, &[7; 4000]) {
+                held += n;
+            }
+            all.push(socket);
+        }
+        let buffer = Options::default().send_buffer;
+        assert!(held <= usize::from(HOSTILE) * 2 * buffer, "{held} bytes");
+        let frames = free - frame::usage().free;
+        assert!(frames < 2 * held / 4096 + 1000, "{frames} frames");
+        tap.take();
+        let there = SocketAddr::new(address(Family::V4, 100), 999);
+        let segment = tcp((there, here), theirs, ours, ACK, b"hello");
+        stack.receive(2, packet(&segment));
+        assert_eq!(receive(&honest, 100).as_deref(), Ok(&b"hello"[..]));
+        assert_eq!(send(&honest, b"back"), Ok(4));
+        let sent = tap.take();
+        assert!(
+            sent.iter().any(|bytes| bytes.ends_with(b"back")),
+            "{sent:?}"
+        );
+        let thanks = tcp((there, here), theirs + 5, ours + 4, ACK, &[]);
+        stack.receive(2, packet(&thanks));
+        let start = time::since_boot();
+        let mut asked = 0;
+        while let Some(due) = stack.run_timers() {
+            assert!(time::since_boot() - start < Duration::from_secs(4000));
+            asked += tap.take().len();
+            task::sleep(Sleep {
+                interruptible: false,
+                deadline: Some(due),
+            });
+        }
+        let is_over = |socket: &Arc<Socket>| socket.state() == State::Closed;
+        assert!(all.iter().all(is_over) && !is_over(&honest));
+        assert!(asked < 20 * usize::from(HOSTILE), "{asked} probes");
+        for socket in all.iter().chain([&honest, &listener]) {
+            socket.close(true);
+        }
+        drop((all, honest, listener, stack));
+        assert_eq!(frame::usage().free, free, "frames are lost");
     });
 }

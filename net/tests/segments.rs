@@ -3,6 +3,7 @@
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use abi::Errno;
+use badlink::{Direction, Trouble};
 use fbuf::{Aggregate, BytesSource};
 use net::tcp::{
     State,
@@ -96,15 +97,10 @@ impl Host for Around {
     }
 }
 
-/// How bad the link is: chances out of 1000, times in nanoseconds.
+/// How bad the link is, and how fast.
 #[derive(Clone, Copy)]
 struct Link {
-    lost: usize,
-    doubled: usize,
-    late: usize,
-    delay: u64,
-    /// The link is cut for half of this time, again and again.
-    cut: u64,
+    trouble: Trouble,
     /// Bytes in a second.
     rate: u64,
 }
@@ -140,6 +136,7 @@ struct World {
     flying: BinaryHeap<Reverse<Flying>>,
     number: u64,
     link: Link,
+    ways: [Direction; 2],
     free_at: [u64; 2],
     segments: usize,
     random: Random,
@@ -186,6 +183,7 @@ impl World {
             flying: BinaryHeap::new(),
             number: 0,
             link,
+            ways: [0, 1].map(|side| Direction::new(2 * seed + side, link.trouble)),
             free_at: [0; 2],
             segments: 0,
             random,
@@ -211,32 +209,32 @@ impl World {
         let sent = std::mem::take(&mut self.sides[side].sent);
         for segment in sent {
             self.segments += 1;
-            let mut chance = |per_mille| self.random.below(1000) < per_mille;
-            let link = self.link;
-            let is_cut = link.cut > 0 && self.now / link.cut % 2 == 1;
-            let copies = match (chance(link.lost) || is_cut, chance(link.doubled)) {
-                (true, _) => 0,
-                (_, doubled) => 1 + usize::from(doubled),
-            };
-            for _ in 0..copies {
-                let late = self.random.below(1000) < link.late;
-                let extra = if late {
-                    self.random.below(40) as u64 * MS
-                } else {
-                    0
-                };
+            let now = self.now;
+            for arrives in self.ways[side].send(now, &mut []).into_iter().flatten() {
                 let length = (segment.data.len() + 60) as u64;
-                let free_at = self.free_at[side].max(self.now) + length * SECOND / link.rate;
+                let free_at = self.free_at[side].max(now) + length * SECOND / self.link.rate;
                 self.free_at[side] = free_at;
                 self.number += 1;
                 self.flying.push(Reverse(Flying {
-                    at: free_at + link.delay + extra,
+                    at: free_at + (arrives - now),
                     number: self.number,
                     to: 1 - side,
                     segment: segment.clone(),
                 }));
             }
         }
+    }
+
+    /// Loses all segments from now on.
+    fn lose_all(&mut self) {
+        let lost = 1000;
+        let trouble = Trouble {
+            lost,
+            ..self.link.trouble
+        };
+        self.ways
+            .iter_mut()
+            .for_each(|way| way.set_trouble(trouble));
     }
 
     fn arrive(&mut self, to: usize, segment: Segment) {
@@ -281,11 +279,10 @@ impl World {
 }
 
 const GOOD: Link = Link {
-    lost: 0,
-    doubled: 0,
-    late: 0,
-    delay: 10 * MS,
-    cut: 0,
+    trouble: Trouble {
+        delay: 10 * MS,
+        ..badlink::GOOD
+    },
     rate: 10_000_000,
 };
 
@@ -324,10 +321,10 @@ fn exchange(seed: u64, link: Link, settings: Settings, buffer: usize, totals: [u
             }
             let unread = world.sides[side].unread;
             if unread > 0 && world.now >= pause[side] {
-                if link.lost > 0 && world.random.below(200) == 0 {
+                if link.trouble.lost > 0 && world.random.below(200) == 0 {
                     pause[side] = world.now + world.random.below(900) as u64 * MS;
                 }
-                world.sides[side].unread -= match link.lost {
+                world.sides[side].unread -= match link.trouble.lost {
                     0 => unread,
                     _ => 1 + world.random.below(unread),
                 };
@@ -349,12 +346,14 @@ fn exchange(seed: u64, link: Link, settings: Settings, buffer: usize, totals: [u
 fn streams_arrive_over_a_bad_link() {
     on_machines(24, |seed| {
         let free = frame::usage().free;
-        let bad = Link {
+        let trouble = Trouble {
             lost: 60,
             doubled: 20,
             late: 50,
-            ..GOOD
+            lateness: 40 * MS,
+            ..GOOD.trouble
         };
+        let bad = Link { trouble, ..GOOD };
         let settings = Settings {
             algorithm: [Algorithm::Cubic, Algorithm::NewReno][seed as usize % 2],
             no_delay: seed % 3 == 0,
@@ -362,10 +361,11 @@ fn streams_arrive_over_a_bad_link() {
         };
         let buffer = [9_000, 65_536, 400_000][seed as usize % 3];
         drop(exchange(seed, bad, settings, buffer, [400_000, 150_000]));
-        let cut = Link {
+        let trouble = Trouble {
             cut: 1700 * MS,
-            ..bad
+            ..trouble
         };
+        let cut = Link { trouble, ..bad };
         drop(exchange(seed, cut, settings, buffer, [300_000, 10]));
         assert_eq!(frame::usage().free, free, "frames are lost");
     });
@@ -434,7 +434,7 @@ fn silent_peers_end_a_connection() {
             world.step(world.now + SECOND);
         }
         assert_eq!(world.state(0), Some(State::Established));
-        world.link.lost = 1000;
+        world.lose_all();
         while world.state(0) != Some(State::Closed) {
             assert!(world.now < 130 * SECOND, "{:?}", world.blocks[0]);
             world.step(world.now + SECOND);
@@ -450,7 +450,7 @@ fn silent_peers_end_a_connection() {
         };
         for (settings, least, most) in [(settings, 20, 40), (Settings::default(), 600, 1500)] {
             let mut world = established(seed, settings);
-            world.link.lost = 1000;
+            world.lose_all();
             world.sides[0].unsent = aggregate(b"unheard");
             world.with(0, |block, around| block.output(around));
             while world.state(0) != Some(State::Closed) {

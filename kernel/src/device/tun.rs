@@ -167,7 +167,10 @@ impl Handle {
                 tunnel.is_attached.store(false, Relaxed);
                 return Err(Errno::EINVAL);
             }
-            self.tunnel.get_or_insert(|| tunnel);
+            if !self.has_taken(&tunnel) {
+                tunnel.is_attached.store(false, Relaxed);
+                return Err(Errno::EINVAL);
+            }
             network.note_carrier(interface.index());
             return Ok(());
         }
@@ -196,13 +199,26 @@ impl Handle {
         network.set_up(index, false)?;
         let made = network.interface(index).ok_or(Errno::ENODEV)?;
         name = made.name().0;
-        self.tunnel.get_or_insert(|| tunnel);
+        if !self.has_taken(&tunnel) {
+            // It may have been removed.
+            let _ = network.remove_interface(index);
+            return Err(Errno::EINVAL);
+        }
         user::copy_out(argument, &name)?;
         Ok(())
     }
+
+    /// Takes an interface; false if another thread has given this file one meanwhile.
+    fn has_taken(&self, tunnel: &Arc<Tunnel>) -> bool {
+        core::ptr::eq(
+            self.tunnel.get_or_insert(|| tunnel.clone()),
+            &raw const **tunnel,
+        )
+    }
 }
 
-/// The most of them that stay without a program: there are no more interfaces.
+/// The most of them that stay without a program: there are no more interfaces, but for those that
+/// were removed and are still listed.
 const MOST_KEPT: usize = 65;
 
 /// Interfaces that stay without a program.
@@ -222,18 +238,18 @@ fn take_kept(index: u32) -> Result<Arc<Tunnel>> {
 /// Keeps an interface without a program, or not any more.
 fn keep(tunnel: &Arc<Tunnel>, is_kept: bool) -> Result<()> {
     let network = stack().network();
-    let (mut left, mut gone) = (nucleus::try_vec(MOST_KEPT)?, nucleus::try_vec(MOST_KEPT)?);
-    let all = core::mem::take(&mut *KEPT.lock());
-    for other in all {
-        // Others may have been removed by netlink.
+    // This one, which may be there already, and those that netlink has removed.
+    let mut gone = nucleus::try_vec(MOST_KEPT)?;
+    gone.extend(KEPT.lock().iter().take(MOST_KEPT).cloned());
+    gone.retain(|other| {
         let is_there = network.interface(other.index.load(Relaxed)).is_some();
-        match is_there && !Arc::ptr_eq(&other, tunnel) {
-            true => left.push(other),
-            false => gone.push(other),
-        }
-    }
-    left.extend(is_kept.then(|| tunnel.clone()));
-    *KEPT.lock() = left;
+        !is_there || Arc::ptr_eq(other, tunnel)
+    });
+    let mut kept = KEPT.lock();
+    kept.try_reserve(1)?;
+    // The last reference to none of them is dropped here, where the list is locked.
+    kept.retain(|other| !gone.iter().any(|it| Arc::ptr_eq(it, other)));
+    kept.extend(is_kept.then(|| tunnel.clone()));
     tunnel.is_kept.store(is_kept, Relaxed);
     Ok(())
 }
@@ -282,7 +298,11 @@ impl Drop for Handle {
             // It may have been removed.
             false => drop(network.remove_interface(index)),
         }
-        let packets = core::mem::take(&mut tunnel.queue.lock().packets);
+        let packets = {
+            let mut queue = tunnel.queue.lock();
+            queue.stock.cover(0);
+            core::mem::take(&mut queue.packets)
+        };
         drop(packets);
     }
 }

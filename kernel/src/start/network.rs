@@ -4,10 +4,14 @@ use core::{net::IpAddr, time::Duration};
 
 use fs::{Walk, vnode::Make};
 use net::{configure::How, ip::Prefix};
-use nucleus::{log, task::Sleep};
+use nucleus::{
+    log,
+    task::{self, Sleep},
+    time,
+};
 
 use super::{RootSource, StoredRoot};
-use crate::{device, socket::inet::stack};
+use crate::{device, shutdown, socket::inet::stack};
 
 /// Where the first card's addresses come from. All cards ask routers for those of IPv6.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +54,11 @@ pub fn parse(value: &str) -> Option<Addressing> {
 
 /// The time for which the start waits for a server of DHCP.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the end of the machine waits for connections: time for a segment to be sent again. A
+/// peer that is gone makes it wait for nothing.
+const LAST_WORD: Duration = Duration::from_secs(3);
+/// How often it looks at them.
+const GLANCE: Duration = Duration::from_millis(2);
 /// The file that tells programs of the servers for names, and what it leads to.
 const RESOLVER: &[u8] = b"/etc/resolv.conf";
 const SERVERS: &[u8] = b"/proc/net/pnp";
@@ -60,6 +69,7 @@ pub fn start(how: Addressing) -> bool {
     if cards.is_empty() {
         return false;
     }
+    shutdown::set_before(finish_connections);
     let stack = stack();
     for (nth, &card) in cards.iter().enumerate() {
         let wanted = match how {
@@ -88,6 +98,15 @@ pub fn start(how: Addressing) -> bool {
         }
     }
     true
+}
+
+/// Waits until the connections that programs have closed have sent everything: a program may have
+/// ended the machine by its own end.
+fn finish_connections(_: Option<i32>) {
+    let end = time::since_boot() + LAST_WORD;
+    while stack().is_closing() && time::since_boot() < end {
+        task::sleep(Sleep::within(GLANCE));
+    }
 }
 
 fn set(card: u32, address: IpAddr, bits: u8, gateway: Option<IpAddr>) {

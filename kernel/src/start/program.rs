@@ -14,7 +14,7 @@ use crate::{
         exec::{
             self,
             load::{self, Loaded, Request},
-            stack::Word,
+            words::Words,
         },
         files::{FileTable, OpenFile},
         fork, pid_table,
@@ -116,8 +116,8 @@ pub fn start(
     } = load::load(Request {
         file,
         path,
-        arguments: as_words(arguments).map_err(&of_session)?,
-        environment: as_words(environment).map_err(&of_session)?,
+        arguments: Words::of(arguments).map_err(&of_session)?,
+        environment: Words::of(environment).map_err(&of_session)?,
         credentials: &credentials,
         fs: &fs,
         limits: &limits,
@@ -204,13 +204,6 @@ fn make_all(walk: &Walk<'_>, path: &[u8]) -> Result<Location> {
 fn value<'a>(environment: &'a [Vec<u8>], name: &[u8]) -> Option<&'a [u8]> {
     let mut all = environment.iter();
     all.find_map(|word| word.strip_prefix(name)?.strip_prefix(b"="))
-}
-
-/// Returns the words as `execve` takes them.
-fn as_words(list: Vec<Vec<u8>>) -> Result<Vec<Word>> {
-    let mut words = nucleus::try_vec(list.len())?;
-    words.extend(list.into_iter().map(Word::Bytes));
-    Ok(words)
 }
 
 /// Returns the usual variables, of which those of `wanted` replace some.

@@ -86,10 +86,7 @@ impl Prefix {
     /// Tells whether an address is the one for all machines of the network.
     pub fn is_broadcast(&self, address: Ipv4Addr) -> bool {
         // A network of two machines has none (RFC 3021).
-        self.bits <= 30 && self.contains(address.into()) && {
-            let host = !(u32::MAX.checked_shl(32 - u32::from(self.bits)).unwrap_or(0));
-            u32::from(address) & host == host
-        }
+        self.broadcast() == Some(address)
     }
 }
 

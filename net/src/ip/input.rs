@@ -6,7 +6,7 @@ use core::{
     sync::atomic::Ordering::Relaxed,
 };
 
-use fbuf::Aggregate;
+use fbuf::{Aggregate, Slice};
 use smoltcp::wire::{Ipv4Packet, Ipv6Packet};
 
 use super::{
@@ -19,6 +19,7 @@ use super::{
     neighbours::Neighbour,
     network::{Change, Network},
     output::{FRAGMENT, HEADER_V4, HEADER_V6, Sending, pseudo_sum, send_to},
+    routes::LEAST_MTU_V6,
 };
 use crate::{
     counters::Counter,
@@ -96,6 +97,37 @@ struct Part {
 /// Returns the transport header's checksum as it was verified by a device.
 fn is_right(packet: &Packet) -> bool {
     packet.checksum != Checksum::Unknown
+}
+
+/// A packet as it came, for raw sockets and for a message about it.
+enum Original {
+    /// Nobody wants it.
+    None,
+    /// Its first slice, which has all that a message repeats: a handle takes no memory.
+    First(Slice),
+    /// All of it.
+    Whole(Aggregate),
+}
+
+impl Original {
+    fn of(data: &Aggregate, needs_all: bool) -> Original {
+        let enough = data.len().min(usize::from(LEAST_MTU_V6));
+        match data.slices().next() {
+            Some(first) if !needs_all && first.len >= enough => Original::First(first.clone()),
+            _ => Original::Whole(data.clone()),
+        }
+    }
+
+    /// Returns what there is of it; nothing where memory is short.
+    fn aggregate(&self) -> Aggregate {
+        let mut all = Aggregate::new();
+        match self {
+            Original::None => {}
+            Original::First(slice) => drop(all.append(slice.clone())),
+            Original::Whole(data) => all = data.clone(),
+        }
+        all
+    }
 }
 
 impl Network {
@@ -204,8 +236,8 @@ impl Network {
         }
         let has_raw = self.has_raw();
         let original = match packet.protocol {
-            TCP if !has_raw => Aggregate::new(),
-            _ => data.clone(),
+            TCP if !has_raw => Original::None,
+            _ => Original::of(&data, has_raw),
         };
         data.clip_front(len);
         packet.data = data;
@@ -235,9 +267,11 @@ impl Network {
         let mut is_wanted = false;
         if has_raw && let Some(upper) = self.upper() {
             let mut header = [0; LONGEST_V4];
-            let n = match packet.from {
-                IpAddr::V4(_) => original.peek(0, &mut header[..len.min(LONGEST_V4)]),
-                IpAddr::V6(_) => 0,
+            let n = match (packet.from, &original) {
+                (IpAddr::V4(_), Original::Whole(original)) => {
+                    original.peek(0, &mut header[..len.min(LONGEST_V4)])
+                }
+                _ => 0,
             };
             is_wanted = upper.show(&packet, &header[..n]);
         }
@@ -271,7 +305,7 @@ impl Network {
         &self,
         interface: &Arc<Interface>,
         packet: Received,
-        original: &Aggregate,
+        original: &Original,
         is_wanted: bool,
     ) {
         match packet.protocol {
@@ -284,13 +318,13 @@ impl Network {
                         ..packet
                     };
                     if let Some(refusal) = upper.receive(packet) {
-                        self.refuse(&quoted, original, refusal);
+                        self.refuse(&quoted, &original.aggregate(), refusal);
                     }
                 }
             }
             IGMP if packet.from.is_ipv4() => self.receive_igmp(interface, &packet),
             _ if packet.from.is_unspecified() || is_wanted => {}
-            _ => self.refuse(&packet, original, Refusal::Protocol),
+            _ => self.refuse(&packet, &original.aggregate(), Refusal::Protocol),
         }
     }
 

@@ -256,7 +256,7 @@ impl Stream {
         if n == 0 {
             return Ok(call.refusal.unwrap_or(Written::Bytes(0)));
         }
-        // Packets are counted one by one.
+        // The segments of a connection over a card are counted where they are sent.
         if !self.uses_packets {
             Counter::loopback_packets.add(1);
             Counter::loopback_packets_v6.add(self.is_v6.into());

@@ -1,9 +1,11 @@
 //! The two ends of a connection.
 
-use core::net::SocketAddr;
+use core::cmp::Ordering;
+use core::hash::{Hash, Hasher};
+use core::net::{IpAddr, SocketAddr};
 
 /// The two ends of a connection, as the one called `local` sees them.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub struct Pair {
     pub local: SocketAddr,
@@ -22,5 +24,42 @@ impl Pair {
             local: self.remote,
             remote: self.local,
         }
+    }
+}
+
+/// By the ports first: they mostly differ, and all are compared at once.
+impl Ord for Pair {
+    fn cmp(&self, other: &Pair) -> Ordering {
+        let ports = |it: &Pair| u32::from(it.remote.port()) << 16 | u32::from(it.local.port());
+        let ends = |it: &Pair| (it.remote, it.local);
+        let by_ports = ports(self).cmp(&ports(other));
+        by_ports.then_with(|| ends(self).cmp(&ends(other)))
+    }
+}
+
+impl PartialOrd for Pair {
+    fn partial_cmp(&self, other: &Pair) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// By all bytes at once, which takes a keyed hash a part of the time of one field after another.
+/// Labels and scopes of IPv6 do not count.
+impl Hash for Pair {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let mut bytes = [0; 36];
+        let mut len = 0;
+        let mut add = |more: &[u8]| {
+            bytes[len..len + more.len()].copy_from_slice(more);
+            len += more.len();
+        };
+        for end in [self.local, self.remote] {
+            match end.ip() {
+                IpAddr::V4(ip) => add(&ip.octets()),
+                IpAddr::V6(ip) => add(&ip.octets()),
+            }
+            add(&end.port().to_le_bytes());
+        }
+        state.write(&bytes[..len]);
     }
 }

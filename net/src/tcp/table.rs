@@ -382,6 +382,13 @@ impl ConnectionTable {
         self.next_deadline()
     }
 
+    /// See [`Stack::is_closing`](crate::Stack::is_closing).
+    pub fn is_closing(&self) -> bool {
+        let waits = |state| matches!(state, State::FinWait1 | State::Closing | State::LastAck);
+        let mut ends = self.ends.iter();
+        ends.any(|(pair, end)| waits(end.state) && !pair.remote.ip().is_loopback())
+    }
+
     /// Lists all that `/proc/net/tcp` shows.
     ///
     /// # Errors

@@ -85,13 +85,25 @@ pub fn set_sum((from, to): (IpAddr, IpAddr), protocol: u8, payload: &mut [u8], a
     payload[at..at + 2].copy_from_slice(&sum.finish().to_be_bytes());
 }
 
+/// A segment with a window of 8192 bytes.
 pub fn tcp(ends: (SocketAddr, SocketAddr), seq: u32, ack: u32, flags: u8, more: &[u8]) -> Vec<u8> {
-    let (from, to) = ends;
+    tcp_with_window(ends, seq, ack, (flags, 8192), more)
+}
+
+pub fn tcp_with_window(
+    (from, to): (SocketAddr, SocketAddr),
+    seq: u32,
+    ack: u32,
+    (flags, window): (u8, u16),
+    more: &[u8],
+) -> Vec<u8> {
     let mut bytes = from.port().to_be_bytes().to_vec();
     bytes.extend(to.port().to_be_bytes());
     bytes.extend(seq.to_be_bytes());
     bytes.extend(ack.to_be_bytes());
-    bytes.extend([0x50, flags, 0x20, 0, 0, 0, 0, 0]);
+    bytes.extend([0x50, flags]);
+    bytes.extend(window.to_be_bytes());
+    bytes.extend([0; 4]);
     bytes.extend(more);
     let ips = (from.ip(), to.ip());
     set_sum(ips, TCP, &mut bytes, 16);

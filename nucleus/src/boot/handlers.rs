@@ -7,7 +7,7 @@ use crate::counters::Counter;
 use crate::dev::{console, dma};
 use crate::lock::InterruptScope;
 use crate::mem::domain;
-use crate::{pmap, random, task, time, user};
+use crate::{ephemeral, pmap, random, task, time, user};
 
 #[unsafe(no_mangle)]
 extern "Rust" fn nucleus_reschedule(in_program: bool) {
@@ -47,6 +47,11 @@ extern "Rust" fn nucleus_frames_leave(frames: &[Range<u32>], cause: Counter) {
 #[unsafe(no_mangle)]
 extern "Rust" fn nucleus_frames_enter(frames: &[Range<u32>]) {
     domain::open::enter(frames);
+}
+
+#[unsafe(no_mangle)]
+extern "Rust" fn nucleus_end_mappings(frames: Range<u32>) {
+    ephemeral::end_unused(frames);
 }
 
 #[unsafe(no_mangle)]

@@ -31,6 +31,7 @@ mod uncached;
 pub mod window;
 
 use bitflags::bitflags;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use crate::counters::Counter;
@@ -313,6 +314,12 @@ pub(crate) fn map_elsewhere(frame: &Frame) -> Mapping<'_> {
 #[inline]
 fn is_unkept() -> bool {
     UNKEPT.load(Ordering::Relaxed)
+}
+
+/// Ends the mappings without a user of frames that become page tables, of which the caller is the
+/// only owner. Any context that may take [`Rank::EphemeralMappings`](crate::lock::Rank).
+pub(crate) fn end_unused(frames: Range<u32>) {
+    window::end_unused(frames);
 }
 
 /// Finds that out anew, after a change of a setting.

@@ -492,6 +492,39 @@ fn waits_end() {
 
 /// The settings stay as they are while a mapping is in use.
 #[test]
+fn page_tables_have_no_mapping_that_was_kept() {
+    with_variants("frames become page tables", 20, move |variant| {
+        let mut tables = Vec::new();
+        for _ in 0..20 {
+            let frames: Vec<Frame> = (0..1 + below(40))
+                .map(|_| Frame::alloc(Contents::Zeroed).unwrap())
+                .collect();
+            for _ in 0..frames.len() {
+                let frame = &frames[below(frames.len())];
+                assert_eq!(word(&map(frame)), 0);
+            }
+            drop(frames);
+            frame::drain_tables();
+            for _ in 0..below(40) {
+                let level = 1 + below(3);
+                tables.push((level, frame::take_table(level).unwrap().index()));
+            }
+            machine::each_kernel_page(false, &mut |page| {
+                let is_table = frame::record::record(page.frame as u32).is_cached();
+                assert!(!is_table, "{variant:?}: frame {:#x}", page.frame);
+            });
+            let given = tables.len() / 2;
+            for (level, table) in tables.drain(given..) {
+                frame::give_table(level, table);
+            }
+        }
+        for (level, table) in tables {
+            frame::give_table(level, table);
+        }
+    });
+}
+
+#[test]
 fn settings_change_without_mappings() {
     let machine = Variant {
         entries: 8,

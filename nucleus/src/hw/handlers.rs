@@ -49,6 +49,11 @@ unsafe extern "Rust" {
     #[link_name = "nucleus_frames_enter"]
     pub(crate) safe fn frames_enter(frames: &[Range<u32>]);
 
+    /// Ends the ephemeral mappings without a user of frames that their owner has alone and that
+    /// become page tables.
+    #[link_name = "nucleus_end_mappings"]
+    pub(crate) safe fn end_mappings(frames: Range<u32>);
+
     /// Frees what waits for an invalidation of devices' translations; returns whether that was
     /// anything. The caller holds no spin lock.
     #[link_name = "nucleus_free_stale"]

@@ -80,6 +80,8 @@ impl Rank {
         Heap = 170,
         /// The kernel's own page tables and the cache of kernel stacks.
         KernelSpace = 175,
+        /// A cache of ephemeral mappings.
+        EphemeralMappings = 177,
         /// The buddy allocator.
         Buddy = 180,
         /// The tables of the direct map.

@@ -25,6 +25,21 @@ pub use plain::{Plain, ToUser, Unpadded, as_bytes, from_bytes, zeroed};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadAddress;
 
+/// Why a string of the program's was not read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoString {
+    /// See [`BadAddress`].
+    BadAddress,
+    /// There is no memory for a string of that length.
+    OutOfMemory,
+}
+
+impl From<BadAddress> for NoString {
+    fn from(_: BadAddress) -> NoString {
+        NoString::BadAddress
+    }
+}
+
 static HOOK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Sets, once at start, what resolves a fault of kernel code on a program's address: it returns
@@ -259,8 +274,8 @@ const STRING_STEP: usize = 128;
 /// longer.
 ///
 /// # Errors
-/// [`BadAddress`] also if there is no memory for a string of that length.
-pub fn copy_in_string(from: VirtAddr, max: usize) -> Result<Option<Vec<u8>>, BadAddress> {
+/// [`NoString`].
+pub fn copy_in_string(from: VirtAddr, max: usize) -> Result<Option<Vec<u8>>, NoString> {
     let mut string = Vec::new();
     let mut buffer = [0; STRING_STEP];
     loop {
@@ -275,7 +290,8 @@ pub fn copy_in_string(from: VirtAddr, max: usize) -> Result<Option<Vec<u8>>, Bad
         if string.len() + bytes.len() > max {
             return Ok(None);
         }
-        string.try_reserve(bytes.len()).map_err(|_| BadAddress)?;
+        let reserved = string.try_reserve(bytes.len());
+        reserved.map_err(|_| NoString::OutOfMemory)?;
         string.extend_from_slice(bytes);
         if end.is_some() {
             return Ok(Some(string));

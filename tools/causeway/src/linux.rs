@@ -110,7 +110,7 @@ impl Linux {
             // Random numbers come from the CPU; there is nothing else here to wait for.
             "random.trust_cpu=on",
         ];
-        if accelerator == Accelerator::Icount {
+        if accelerator.counts() {
             words.push("nokaslr");
         }
         words.push(mitigations.options());

@@ -24,11 +24,13 @@ mod image;
 mod input;
 mod install;
 mod launch;
+mod link;
 mod linux;
 mod log;
 mod net;
 mod options;
 mod outcome;
+mod peer;
 mod profile;
 mod project;
 mod qemu;
@@ -44,6 +46,7 @@ mod signals;
 mod supervisor;
 mod swap;
 mod symbols;
+mod tap;
 mod terminal;
 mod test;
 
@@ -84,12 +87,14 @@ fn main() -> ExitCode {
         Command::Check(options) => test::host::check(options.all),
         Command::Test(options) => test::test(options),
         Command::Bench(options) => bench::bench(options),
+        Command::Peer(options) => peer::peer(options).map(|()| 0),
         Command::CompareLinux(options) => compare::compare(options).map(|()| 0),
         Command::Install(options) => install::install(options).map(|()| 0),
         Command::Build(options) => project::kernel(options.profile).map(|kernel| {
             println!("{}", kernel.display());
             0
         }),
+        Command::Link(options) => options.run(),
         Command::Launch(options) => launch::launch(options),
     };
     let status = ended.unwrap_or_else(|error| {

@@ -15,8 +15,10 @@ use crate::disk::Disk;
 use crate::image;
 use crate::install;
 use crate::launch::Launch;
+use crate::link;
 use crate::net;
 use crate::outcome;
+use crate::peer;
 use crate::profile::Detail;
 use crate::project;
 use crate::qemu::{self, Accelerator, Boot, Iommu, Machine};
@@ -56,6 +58,8 @@ pub enum Command {
     Root(Root),
     /// Show what is kept in the cache folder, or remove it
     Cache(inventory::Cache),
+    /// Stand between two guests as a bad network
+    Link(link::Options),
     /// Start a guest that waits for gdb
     Debug(Debug),
     /// Count which of the kernel's functions the instructions of a command go to
@@ -68,6 +72,8 @@ pub enum Command {
     Test(Test),
     /// Run the experiments on this kernel and on Linux in turn, and show what came of them
     Bench(bench::options::Bench),
+    /// Serve the guests' experiments with a network, until it is ended
+    Peer(peer::Options),
     /// Measure this kernel against Linux: its start, or a script with --script
     CompareLinux(Compare),
     /// Build the kernel and print where it is
@@ -184,7 +190,7 @@ impl Guest {
         };
         let mut append = self.net.kernel()?;
         append.extend(self.options());
-        if !self.no_entropy && accelerator != Accelerator::Icount {
+        if !self.no_entropy && !accelerator.counts() {
             append.push(qemu::seed()?);
         }
         append.extend(

@@ -39,6 +39,9 @@ const COUNTED: [&str; 6] = [
     "1",
 ];
 
+/// The options that count instructions but let an idle CPU wait for the world outside.
+const BUSY: [&str; 4] = ["-icount", "shift=0,sleep=on", "-seed", "1"];
+
 /// How the guest's instructions are run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Accelerator {
@@ -51,6 +54,15 @@ pub enum Accelerator {
     /// Emulation of one CPU whose clock is the count of its instructions, so that every run is the
     /// same.
     Icount,
+    /// As `icount`, but an idle CPU waits in real time, so that others can answer the guest.
+    Busy,
+}
+
+impl Accelerator {
+    /// Whether the guest's clock counts instructions while its CPU is busy.
+    pub fn counts(self) -> bool {
+        matches!(self, Self::Icount | Self::Busy)
+    }
 }
 
 /// The unit that translates the addresses of devices.
@@ -109,7 +121,7 @@ pub struct Machine {
     pub cpus: u32,
     /// Memory, in QEMU's words: `512M`.
     pub memory: String,
-    /// Not `Auto`, which must be decided by [`choose`] before. `Icount` has one CPU.
+    /// Not `Auto`, which must be decided by [`choose`] before. `Icount` and `Busy` have one CPU.
     pub accelerator: Accelerator,
     /// Whether the guest gets the host's random numbers; never with `Icount`, whose runs repeat.
     pub entropy: bool,
@@ -144,11 +156,13 @@ impl Machine {
         qemu.args(["-smp", &self.cpus.to_string()]);
         qemu.args(match self.accelerator {
             Accelerator::Kvm => ["-accel", "kvm"],
-            Accelerator::Icount => ["-accel", "tcg,thread=single"],
+            Accelerator::Icount | Accelerator::Busy => ["-accel", "tcg,thread=single"],
             _ => ["-accel", "tcg,thread=multi"],
         });
-        if self.accelerator == Accelerator::Icount {
-            qemu.args(COUNTED);
+        match self.accelerator {
+            Accelerator::Icount => drop(qemu.args(COUNTED)),
+            Accelerator::Busy => drop(qemu.args(BUSY)),
+            _ => {}
         }
         qemu.args([
             "-nodefaults",
@@ -161,7 +175,7 @@ impl Machine {
         qemu.arg("-no-reboot");
         qemu.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=0x04"]);
         let mut devices = Vec::new();
-        if self.entropy && self.accelerator != Accelerator::Icount {
+        if self.entropy && !self.accelerator.counts() {
             devices.extend(["-device", "virtio-rng-pci"].map(String::from));
         }
         let mut extra = self.extra.clone();
@@ -312,7 +326,7 @@ pub fn choose(wanted: Accelerator, kernel: &Path) -> Result<(Accelerator, &'stat
     match wanted {
         Accelerator::Tcg => Ok((Accelerator::Tcg, "as asked")),
         Accelerator::Kvm => Ok((Accelerator::Kvm, "as asked")),
-        Accelerator::Icount => Ok((Accelerator::Icount, "as asked")),
+        Accelerator::Icount | Accelerator::Busy => Ok((wanted, "as asked")),
         Accelerator::Auto => {
             let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
             if !cpus

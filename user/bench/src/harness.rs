@@ -1,10 +1,12 @@
 //! Experiments and their rows: each row is measured in a process of its own.
 
 use std::io::{self, BufRead, Read, Write};
+use std::net::SocketAddr;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::panic::{self, AssertUnwindSafe};
 use std::{fmt, fs};
 
+use crate::marks;
 use crate::meter::{Length, Meter};
 use crate::options::Options;
 use crate::sample::{self, Record, Unit};
@@ -176,6 +178,16 @@ impl<'a> Bench<'a> {
         self.options.full
     }
 
+    /// Returns the peer's address.
+    ///
+    /// # Errors
+    /// When the host has started none.
+    pub fn peer(&self) -> Result<SocketAddr, Failure> {
+        let why = "a peer on the network, as `causeway bench` starts one (not with --icount)";
+        let peer = self.options.peer;
+        peer.ok_or_else(|| Failure::Missing(why.into()))
+    }
+
     /// Returns the count of CPUs.
     pub fn cpus(&self) -> usize {
         cpus::count()
@@ -303,6 +315,7 @@ impl Row<'_, '_> {
     /// Measures in this process.
     fn line(&self, body: impl FnOnce(&mut Meter) -> Result<(), Failure>) -> String {
         let mut meter = self.meter();
+        marks::separate();
         let outcome = match self.cpu {
             Some(cpu) => cpus::pin(cpu),
             None => Ok(()),
@@ -322,6 +335,7 @@ impl Row<'_, '_> {
             unit: self.unit,
             samples: meter.samples,
             operations: meter.operations,
+            bytes: self.bytes,
             counters: meter.counters,
             note: meter.note.or(self.note.clone()),
         }
@@ -410,6 +424,7 @@ mod tests {
             batches: Some(1),
             turns: false,
             rows: Vec::new(),
+            peer: None,
         };
         let mut lines: Vec<Value> = Vec::new();
         let mut print = |line: &str| {

@@ -17,6 +17,12 @@ pub fn begin() {
     };
 }
 
+/// Marks the start of a row: a part with nothing in it.
+pub fn separate() {
+    begin();
+    end();
+}
+
 /// Marks its end.
 #[inline(always)]
 pub fn end() {

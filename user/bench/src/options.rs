@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::ffi::{CStr, OsString};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
@@ -31,6 +32,8 @@ pub struct Options {
     pub turns: bool,
     /// Only rows whose names contain one of these; all, if there is none.
     pub rows: Vec<String>,
+    /// The peer on the network, for experiments that need one.
+    pub peer: Option<SocketAddr>,
 }
 
 impl Options {
@@ -89,6 +92,13 @@ fn command() -> Command {
                 .value_name("WORD")
                 .action(ArgAction::Append)
                 .help("Only rows whose names contain this; may be given again"),
+        )
+        .arg(
+            Arg::new("peer")
+                .long("peer")
+                .value_name("ADDRESS:PORT")
+                .value_parser(value_parser!(SocketAddr))
+                .help("Where `causeway peer` serves, for experiments with a network"),
         )
         .arg(
             flag("help")
@@ -153,6 +163,7 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Options, i32> 
         runs: found.get_one("runs").copied().unwrap_or(1),
         batches: found.get_one("batches").copied(),
         turns: found.get_flag("turns"),
+        peer: found.get_one("peer").copied(),
         rows: found
             .get_many("rows")
             .into_iter()

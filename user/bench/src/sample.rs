@@ -65,6 +65,8 @@ pub struct Record {
     pub samples: Vec<f64>,
     /// Operations in all these batches.
     pub operations: u64,
+    /// Bytes that one of them moves, for rates; otherwise 0.
+    pub bytes: u64,
     /// The kernel's counters per operation.
     pub counters: Counts,
     /// Notes for the reader.
@@ -84,7 +86,11 @@ impl Record {
             let comma = if index == 0 { "" } else { "," };
             let _ = write!(line, "{comma}{}", number(*sample));
         }
-        let _ = write!(line, "],\"operations\":{},\"counters\":{{", self.operations);
+        let _ = write!(line, "],\"operations\":{}", self.operations);
+        if self.bytes > 0 {
+            let _ = write!(line, ",\"bytes\":{}", self.bytes);
+        }
+        line.push_str(",\"counters\":{");
         let mut comma = "";
         for (name, value) in self.counters.nonzero() {
             let _ = write!(line, "{comma}{}:{}", quoted(name), number(value));
@@ -179,6 +185,7 @@ mod tests {
             unit: Unit::MebibytesPerSecond,
             samples: vec![0.000_123, 12.5, 123_456.78],
             operations: 300,
+            bytes: 64,
             counters: Counts::of(&[("system_calls", 1.0), ("forks", 0.0), ("tlb_remote", 0.25)]),
             note: Some("a \"note\"\nof two lines \\".into()),
         };
@@ -186,7 +193,7 @@ mod tests {
             parsed(&record.line()),
             json!({
                 "row": "sample/one", "unit": "MiB/s", "better": "more",
-                "samples": [0.000123, 12.5, 123456.8], "operations": 300,
+                "samples": [0.000123, 12.5, 123456.8], "operations": 300, "bytes": 64,
                 "counters": {"system_calls": 1, "tlb_remote": 0.25},
                 "note": "a \"note\"\nof two lines \\",
             })
@@ -195,6 +202,7 @@ mod tests {
             samples: vec![],
             note: None,
             unit: Unit::Nanoseconds,
+            bytes: 0,
             counters: Counts::default(),
             ..record
         };

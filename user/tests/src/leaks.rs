@@ -14,6 +14,7 @@ pub const TESTS: &[Test] = &[
     ("leaks: files", files),
     ("leaks: threads", threads),
     ("leaks: page tables", page_tables),
+    ("leaks: packet sockets that find no tap", taps),
 ];
 
 /// Memory in use, in bytes, by kind: frames, and objects of the heap by size. Objects in per-CPU
@@ -224,6 +225,25 @@ fn page_tables() -> Outcome {
             Ok(())
         })?;
         call!(munmap(memory.cast(), size / 2));
+        Ok(())
+    })
+}
+
+fn taps() -> Outcome {
+    nothing_lost(|| {
+        for _ in 0..4 {
+            let mut sockets = Vec::new();
+            let mut refused = 0;
+            for _ in 0..400 {
+                // SAFETY: the call has no pointers.
+                match unsafe { libc::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0x300) } {
+                    -1 => refused += 1,
+                    // SAFETY: the descriptor is new, and nothing else owns it.
+                    fd => sockets.push(unsafe { OwnedFd::from_raw_fd(fd) }),
+                }
+            }
+            equal!((sockets.len(), refused), (256, 144));
+        }
         Ok(())
     })
 }

@@ -21,7 +21,7 @@ use super::{
     Feature,
     control::{self, Control},
     header,
-    receiver::{Layout, Received, Receiver},
+    receiver::{Received, Receiver},
     sender::Sender,
     spawn,
 };
@@ -41,8 +41,7 @@ const LEAST_MTU: u16 = 68;
 /// Pairs of queues at most; of a device with more one is used.
 const MOST_PAIRS: u16 = 16;
 /// Frames for buffers of all pairs together, and the most and the least of one pair. The device
-/// holds them while it waits for packets. Buffers of several frames are fewer, but as many as the
-/// least.
+/// holds them while it waits for packets.
 const BUFFERS: usize = 512;
 const MOST_BUFFERS: usize = 128;
 const LEAST_BUFFERS: usize = 32;
@@ -105,7 +104,8 @@ fn choose(offered: u64, read: ReadConfig<'_>) -> Result<(u64, Queues), Error> {
     let count = 2 * pairs + u16::from(wanted.contains(Feature::CONTROL));
     let queues = Queues {
         count,
-        slots: MOST_BUFFERS,
+        // Buffers of several frames stand beside those of one.
+        slots: 2 * MOST_BUFFERS,
         messages: pairs + 1,
         group: 2,
     };
@@ -157,8 +157,6 @@ impl Card {
         let there = (device.queue_count() - u16::from(has_control)) / 2;
         let used = usize::from(there).min(task::cpu_count());
         let buffers = (BUFFERS / used).clamp(LEAST_BUFFERS, MOST_BUFFERS);
-        let layout = Layout::of(mtu, features);
-        let receives_with = layout.buffers(buffers).max(LEAST_BUFFERS);
         let mut pairs = nucleus::try_vec(used)?;
         for at in 0..used as u16 {
             let (receives, sends) = (
@@ -168,7 +166,7 @@ impl Card {
             let bell = Arc::new(WaitQueue::new());
             receives.defer(bell.clone());
             sends.defer(bell.clone());
-            let receiver = Receiver::new(&device, &receives, features, layout, receives_with)?;
+            let receiver = Receiver::new(&device, &receives, features, mtu, buffers)?;
             pairs.push(Pair {
                 sender: Sender::new(&device, &sends, buffers / 2)?,
                 receives,

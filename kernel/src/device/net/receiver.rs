@@ -1,22 +1,28 @@
 //! Packets that a device hands over.
 //!
-//! Each buffer is a frame of its own. The slices of a packet are the frames that it fills; a small
-//! packet is copied into a frame that it shares with others, and its own goes back to the device.
+//! A buffer is a frame, or several where packets are long: so a long packet takes one request. The
+//! slices of a packet are the frames that it fills; the others stay with their request. A small
+//! packet is copied into a frame that it shares with others, and all frames of its buffer stay.
 //!
-//! Where packets are larger than a page, a buffer is a place for headers and as many frames as a
-//! packet needs (header split): a payload that begins behind the usual headers fills whole pages,
-//! which become those of a program. The place is as long as the headers of the last large packet
-//! were. What is in it is copied to where small packets are.
+//! A buffer of several frames begins with a place for headers (header split): a payload that begins
+//! behind the usual headers fills whole pages, which become those of a program. The place is as
+//! long as the headers of the last long packet were. What is in it is copied to where small packets
+//! are.
+//!
+//! Frames and places are zeroed, so that a device that says to have written more than it has shows
+//! nothing of others. Those that only this device has written to need not be: it could as well hand
+//! over the same bytes again. A frame that is remembered for that has the receiver as an owner, so
+//! a program that has it as its page, too, writes to a copy.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
 
 use fbuf::{Aggregate, Slice};
 use net::packet::Packet;
 use nucleus::{
-    Frame, PAGE_SIZE,
+    Frame, OutOfMemory, PAGE_SIZE,
     dma::{Buffer, Part},
     ephemeral,
-    frame::Contents,
+    frame::{Contents, Owned},
     virtio::{Device, Error, Queue, Request},
 };
 
@@ -25,66 +31,53 @@ use crate::counters::Counter;
 
 /// The most bytes of a packet that is copied: a whole frame would hold too little then.
 const SMALL: usize = 256;
-/// The most buffers of a packet.
-const MOST_BUFFERS: usize = (header::LEN + header::MOST).div_ceil(PAGE_SIZE);
-/// Bytes of a place for headers, and of the usual ones: those of IPv4, and of TCP with timestamps.
+/// The frames that the longest packet fills, and the most buffers of a packet.
+const LONGEST: usize = (header::LEN + header::MOST).div_ceil(PAGE_SIZE);
+/// The least number of requests for long packets.
+const LEAST_LONG: usize = 4;
+/// Bytes for a place for headers, and those of the usual ones: of IPv4, and of TCP with timestamps.
 const PLACE: usize = 256;
-const USUAL_HEADERS: usize = header::ETHERNET + 20 + 32;
-
-/// What a buffer of the device is made of.
-#[derive(Clone, Copy)]
-pub struct Layout {
-    /// Its frames.
-    frames: usize,
-    /// There is a place for headers before them.
-    splits: bool,
-}
-
-impl Layout {
-    /// Returns the layout for packets of IP of up to `mtu` bytes.
-    pub fn of(mtu: u16, features: Feature) -> Layout {
-        let splits = usize::from(mtu) > PAGE_SIZE && features.contains(Feature::MERGED_BUFFERS);
-        Layout {
-            // The shortest headers leave the longest payload.
-            frames: match splits {
-                true => (usize::from(mtu) - 40).div_ceil(PAGE_SIZE),
-                false => 1,
-            },
-            splits,
-        }
-    }
-
-    /// Returns how many buffers have as many frames as `buffers` of one frame.
-    pub fn buffers(&self, buffers: usize) -> usize {
-        buffers.div_ceil(self.frames)
-    }
-}
-
-/// A buffer that the device has, or is to get.
-struct Place {
-    frames: Vec<Frame>,
-    /// Bytes for headers before them.
-    headers: usize,
-}
+const USUAL_HEADERS: usize = header::LEN + header::ETHERNET + 20 + 32;
+/// How many frames of packets are remembered, to be used again.
+const GIVEN: usize = 64;
+/// A packet's length counts for one part in so many of the usual length.
+const WEIGHT: usize = 8;
 
 /// The receiving half of a pair.
 pub struct Receiver {
     queue: Arc<Queue>,
     features: Feature,
-    layout: Layout,
+    /// First the requests for long packets, of [`LONGEST`] frames, then those of one.
     requests: Vec<Arc<Request>>,
     /// The buffer of each request.
-    places: Vec<Place>,
-    /// Room for headers, if they are split off.
-    heads: Vec<Buffer>,
-    /// Bytes of the headers of the last large packet, with the device's before them.
+    buffers: Vec<Held>,
+    /// Places for headers, of the requests for long packets.
+    places: Vec<Buffer>,
+    /// Bytes of the headers of the last long packet, with the device's before them.
     headers: usize,
-    /// The requests that the device does not have.
+    /// The requests that the device does not have: for long packets, and the others.
+    idle_long: Vec<u32>,
     idle: Vec<u32>,
+    /// How many requests are for long packets.
+    long: usize,
+    /// The frames that the device may have, and has.
+    most: usize,
+    lent: usize,
+    /// The usual length of packets.
+    usual: usize,
     /// A packet of which buffers are missing.
     partial: Option<Partial>,
     /// The frame for small packets, and where the next one begins in it.
     small: Option<(Frame, usize)>,
+    /// Frames of packets, which nobody else writes to: no frame with two owners is.
+    given: VecDeque<Owned>,
+}
+
+/// A buffer that the device has, or is to get.
+struct Held {
+    frames: Vec<Frame>,
+    /// Bytes for headers before them.
+    headers: usize,
 }
 
 struct Partial {
@@ -105,7 +98,7 @@ pub enum Received {
 }
 
 impl Receiver {
-    /// Makes the half with `count` buffers at most.
+    /// Makes the half with buffers of `count` frames, for packets of IP of up to `mtu` bytes.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -113,78 +106,138 @@ impl Receiver {
         device: &Device,
         queue: &Arc<Queue>,
         features: Feature,
-        layout: Layout,
+        mtu: u16,
         count: usize,
     ) -> Result<Receiver, Error> {
-        let count = count.min(queue.slots());
-        queue.prepare(count)?;
-        let mut requests = nucleus::try_vec(count)?;
-        let mut places = nucleus::try_vec(count)?;
-        let mut idle = nucleus::try_vec(count)?;
-        for number in 0..count as u32 {
-            requests.push(Request::idle_numbered(1 + layout.frames, number)?);
-            places.push(Place {
-                frames: nucleus::try_vec(layout.frames)?,
-                headers: 0,
-            });
-            idle.push(number);
-        }
-        let pages = match layout.splits {
-            true => (count * PLACE).div_ceil(PAGE_SIZE),
+        let can_be_long = features.contains(Feature::MERGED_BUFFERS) && queue.max_parts() > LONGEST;
+        let long = match can_be_long {
+            true => (count / LONGEST).max(LEAST_LONG),
             false => 0,
         };
-        let pool = device.pool(pages)?;
-        let mut heads = nucleus::try_vec(pages)?;
-        for _ in 0..pages {
-            heads.push(pool.take()?);
+        let short = count.min(queue.slots() - long);
+        let count = long + short;
+        queue.prepare(count)?;
+        let mut requests = nucleus::try_vec(count)?;
+        let mut buffers = nucleus::try_vec(count)?;
+        let mut idle_long = nucleus::try_vec(long)?;
+        let mut idle = nucleus::try_vec(short)?;
+        for number in 0..count {
+            let is_long = number < long;
+            let (frames, parts) = if is_long {
+                (LONGEST, LONGEST + 1)
+            } else {
+                (1, 1)
+            };
+            requests.push(Request::idle_numbered(parts, number as u32)?);
+            buffers.push(Held {
+                frames: nucleus::try_vec(frames)?,
+                headers: 0,
+            });
+            match is_long {
+                true => idle_long.push(number as u32),
+                false => idle.push(number as u32),
+            }
         }
+        let pages = (long * PLACE).div_ceil(PAGE_SIZE);
+        let pool = device.pool(pages)?;
+        let mut places = nucleus::try_vec(pages)?;
+        for _ in 0..pages {
+            let page = pool.take()?;
+            page.fill(0, PAGE_SIZE, 0);
+            places.push(page);
+        }
+        let mut given = VecDeque::new();
+        given.try_reserve_exact(GIVEN).map_err(|_| OutOfMemory)?;
         Ok(Receiver {
             queue: queue.clone(),
             features,
-            layout,
             requests,
+            buffers,
             places,
-            heads,
-            headers: header::LEN + USUAL_HEADERS,
+            headers: USUAL_HEADERS,
+            idle_long,
             idle,
+            long,
+            most: short.max(long * LONGEST),
+            lent: 0,
+            usual: mtu.into(),
             partial: None,
             small: None,
+            given,
         })
     }
 
     /// Gives the device frames, if it has few, or `always`. Returns false if memory is missing for
     /// some.
     pub fn refill(&mut self, always: bool) -> bool {
-        if !always && self.idle.len() < self.requests.len() / 4 {
+        if !always && self.lent > self.most / 4 * 3 {
             return true;
         }
-        while let Some(number) = self.idle.pop() {
+        while let Some(number) = self.next_idle() {
             let at = number as usize;
-            let place = &mut self.places[at];
-            while place.frames.len() < self.layout.frames {
-                // Zeroed: a device that says to have written more than it has shows nothing of
-                // others.
-                let Ok(frame) = Frame::alloc(Contents::Zeroed) else {
-                    self.idle.push(number);
-                    return false;
-                };
-                place.frames.push(frame);
+            let wanted = if at < self.long { LONGEST } else { 1 };
+            while self.buffers[at].frames.len() < wanted
+                && let Some(frame) = self.frame()
+            {
+                self.buffers[at].frames.push(frame);
             }
-            let head = self.heads.get(at * PLACE / PAGE_SIZE);
-            let head = head.map(|page| page.part(at * PLACE % PAGE_SIZE, self.headers));
-            place.headers = head.as_ref().map_or(0, |_| self.headers);
+            let buffer = &mut self.buffers[at];
+            let count = buffer.frames.len();
+            if count == 0 {
+                self.put_back(number);
+                return false;
+            }
+            let place = match at < self.long {
+                true => Some(self.places[at * PLACE / PAGE_SIZE].part(offset_of(at), self.headers)),
+                false => None,
+            };
+            buffer.headers = place.as_ref().map_or(0, |_| self.headers);
             let request = &self.requests[at];
             request.renew(0, |parts| {
-                parts.extend(head);
-                parts.extend(place.frames.iter().map(|frame| Part::whole(frame.clone())));
+                parts.extend(place);
+                parts.extend(buffer.frames.iter().map(|it| Part::whole(it.clone())));
             });
             if let Err(error) = self.queue.try_submit(request) {
                 request.abandon();
-                self.idle.push(number);
+                self.put_back(number);
                 return error != Error::OutOfMemory;
+            }
+            self.lent += count;
+            if count < wanted {
+                return false;
             }
         }
         true
+    }
+
+    /// The next request to be given to the device: one for long packets, if packets are long.
+    fn next_idle(&mut self) -> Option<u32> {
+        let room = self.most - self.lent.min(self.most);
+        match self.long > 0 && self.usual > PAGE_SIZE {
+            true if room >= LONGEST => self.idle_long.pop(),
+            false if room > 0 => self.idle.pop(),
+            // Room for a long one is kept for it: in others no payload fills pages.
+            _ => None,
+        }
+    }
+
+    fn put_back(&mut self, number: u32) {
+        match (number as usize) < self.long {
+            true => self.idle_long.push(number),
+            false => self.idle.push(number),
+        }
+    }
+
+    /// A frame that shows nothing of others.
+    fn frame(&mut self) -> Option<Frame> {
+        if self.given.front().is_some_and(|it| it.handles() == 1) {
+            return self.given.pop_front().map(Owned::into_frame);
+        }
+        let frame = Frame::alloc(Contents::Zeroed).ok();
+        if frame.is_none() {
+            self.given.clear();
+        }
+        frame
     }
 
     /// Returns the next packet.
@@ -201,23 +254,26 @@ impl Receiver {
             };
             request.clear();
             let number = request.number();
-            let place = &self.places[number as usize];
-            if place.frames.len() < self.layout.frames {
+            let buffer = &self.buffers[number as usize];
+            let count = buffer.frames.len();
+            if count == 0 {
                 return Err("a buffer that it did not have");
             }
-            self.idle.push(number);
+            let room = buffer.headers + count * PAGE_SIZE;
+            self.lent -= count;
+            self.put_back(number);
             let written = written as usize;
-            if written > place.headers + place.frames.len() * PAGE_SIZE {
+            if written > room {
                 return Err("more bytes than a buffer has");
             }
-            if let Some(received) = self.add(written, number as usize)? {
+            if let Some(received) = self.add(number as usize, written)? {
                 return Ok(received);
             }
         }
     }
 
-    /// Adds buffer `at` with `written` bytes; returns the packet if it was its last one.
-    fn add(&mut self, written: usize, at: usize) -> Result<Option<Received>, &'static str> {
+    /// Adds a buffer with `written` bytes; returns the packet if it was its last one.
+    fn add(&mut self, at: usize, written: usize) -> Result<Option<Received>, &'static str> {
         let mut partial = match self.partial.take() {
             Some(mut partial) => {
                 if written == 0 || partial.data.len() + written > header::MOST {
@@ -233,16 +289,20 @@ impl Receiver {
                 let mut header = [0; header::LEN];
                 self.read(at, 0, &mut header);
                 let buffers = header::buffers(&header, self.features);
-                if !(1..=MOST_BUFFERS).contains(&buffers) {
+                if !(1..=LONGEST).contains(&buffers) {
                     return Err("a packet of an impossible number of buffers");
                 }
+                if written - header::LEN > header::MOST {
+                    return Err("a packet of an impossible length");
+                }
+                // Each buffer may begin with headers, and end within a frame.
+                let slices = match buffers {
+                    1 => 1 + written.div_ceil(PAGE_SIZE),
+                    _ => LONGEST + 2 * buffers,
+                };
                 let mut data = Aggregate::new();
-                if data.reserve(buffers * (1 + self.layout.frames)).is_err() {
-                    // The rest of it is taken for packets of its own, and is nonsense: as well.
-                    return match buffers {
-                        1 => Ok(Some(Received::Dropped)),
-                        _ => Err("no memory for a packet of several buffers"),
-                    };
+                if data.reserve(slices).is_err() {
+                    return dropped(buffers);
                 }
                 Partial {
                     header,
@@ -252,40 +312,37 @@ impl Receiver {
             }
         };
         let is_first = partial.data.is_empty();
+        let buffers = if is_first { 1 + partial.left } else { LONGEST };
         let from = if is_first { header::LEN } else { 0 };
-        let is_small = is_first && partial.left == 0 && written - from <= SMALL;
-        let copied = match is_small {
-            true => written,
-            false => written.min(self.places[at].headers),
-        };
-        if is_first && copied < written && self.layout.splits {
+        let headers = self.buffers[at].headers;
+        let is_small = buffers == 1 && written - from <= SMALL;
+        if is_first && self.long > 0 && (buffers > 1 || written > PAGE_SIZE) {
             self.note_headers(at, written);
         }
+        let mut copied = if is_small {
+            written
+        } else {
+            written.min(headers)
+        };
         if copied > from {
             match self.copy_small(at, from, copied - from) {
                 // There is room for all.
-                Some(slice) => {
-                    let _ = partial.data.append(slice);
-                }
-                None if is_small && !self.layout.splits => {
-                    self.take_frames(at, from, written, &mut partial.data);
-                }
-                None => {
-                    return match (is_first, partial.left) {
-                        (true, 0) => Ok(Some(Received::Dropped)),
-                        _ => Err("no memory for a packet of several buffers"),
-                    };
-                }
+                Some(slice) => drop(partial.data.append(slice)),
+                // All of it is in a frame.
+                None if headers == 0 => copied = 0,
+                None => return dropped(buffers),
             }
         }
         if copied < written {
-            self.take_frames(at, from.max(copied), written, &mut partial.data);
+            self.take(at, from.max(copied), written, &mut partial.data);
         }
         if partial.left > 0 {
             self.partial = Some(partial);
             return Ok(None);
         }
-        let checksum = header::check(&partial.header, partial.data.len(), self.features)?;
+        let len = partial.data.len();
+        self.usual = (self.usual * (WEIGHT - 1) + len) / WEIGHT;
+        let checksum = header::check(&partial.header, len, self.features)?;
         Ok(Some(Received::Packet(Packet {
             data: core::mem::take(&mut partial.data),
             checksum,
@@ -293,53 +350,55 @@ impl Receiver {
         })))
     }
 
-    /// Takes bytes `from..to` of buffer `at`, which begin in or before its frames, with the frames
-    /// that have them.
-    fn take_frames(&mut self, at: usize, from: usize, to: usize, data: &mut Aggregate) {
-        let place = &mut self.places[at];
-        let (mut start, mut left) = (from - place.headers, to - from);
-        let count = (start + left).div_ceil(PAGE_SIZE);
+    /// Moves the frames with a buffer's bytes from `from` to `end` to a packet, which has room. No
+    /// such byte is in the place for headers.
+    fn take(&mut self, at: usize, from: usize, end: usize, to: &mut Aggregate) {
+        let buffer = &mut self.buffers[at];
+        let (mut start, mut left) = (from - buffer.headers, end - from);
         Counter::card_received_passed.add(left as u64);
-        for frame in place.frames.drain(..count) {
-            let n = left.min(PAGE_SIZE - start);
-            let slice = match (start, n) {
-                (0, PAGE_SIZE) => Slice::whole(frame),
-                _ => Slice::part(&frame, start, n),
+        for frame in buffer.frames.drain(..(start + left).div_ceil(PAGE_SIZE)) {
+            let here = left.min(PAGE_SIZE - start);
+            let frame = Owned::new(frame);
+            let slice = match here {
+                PAGE_SIZE => Slice::whole(frame.clone()),
+                _ => Slice::part(&frame, start, here),
             };
-            // There is room for all.
-            let _ = data.append(slice);
-            (start, left) = (0, left - n);
+            let _ = to.append(slice);
+            (start, left) = (0, left - here);
+            if self.given.len() == GIVEN {
+                self.given.pop_front();
+            }
+            self.given.push_back(frame);
         }
     }
 
-    /// Notes how long the headers of the packet in buffer `at`, with `written` bytes, are: its
-    /// payload would have begun with a page if the place for them had been so long.
+    /// Notes how long the headers of the packet that begins in a buffer with `written` bytes are:
+    /// its payload would begin with a page behind a place of that length.
     fn note_headers(&mut self, at: usize, written: usize) {
         let mut bytes = [0; PLACE];
-        let len = written.min(PLACE);
-        self.read(at, 0, &mut bytes[..len]);
-        if let Some(headers) = header::before_payload(&bytes[header::LEN..len]) {
+        let bytes = &mut bytes[..written.min(PLACE)];
+        self.read(at, 0, bytes);
+        let packet = bytes.get(header::LEN..).unwrap_or(&[]);
+        if let Some(headers) = header::before_payload(packet) {
             self.headers = (header::LEN + headers).min(PLACE);
         }
     }
 
-    /// Copies bytes of buffer `at` from byte `from` on; they are there.
+    /// Copies bytes of a buffer from byte `from` on; they are there, and few: those that are not
+    /// in the place for headers are in the first frame.
     fn read(&self, at: usize, from: usize, to: &mut [u8]) {
-        let place = &self.places[at];
-        let in_head = place.headers.saturating_sub(from).min(to.len());
-        if in_head > 0 {
-            let page = &self.heads[at * PLACE / PAGE_SIZE];
-            page.read(at * PLACE % PAGE_SIZE + from, &mut to[..in_head]);
+        let buffer = &self.buffers[at];
+        let (before, behind) = to.split_at_mut(buffer.headers.saturating_sub(from).min(to.len()));
+        if !before.is_empty() {
+            self.places[at * PLACE / PAGE_SIZE].read(offset_of(at) + from, before);
         }
-        if in_head < to.len() {
-            // Few bytes are read, of one frame.
-            let offset = from + in_head - place.headers;
-            ephemeral::map(&place.frames[0]).read(offset, &mut to[in_head..]);
+        if !behind.is_empty() {
+            let from = from + before.len() - buffer.headers;
+            ephemeral::map(&buffer.frames[0]).read(from, behind);
         }
     }
 
-    /// Copies a few bytes of buffer `at` into the frame for such ones; `None` without memory for
-    /// that.
+    /// Copies a few bytes of a buffer into the frame for such ones; `None` without memory for that.
     fn copy_small(&mut self, at: usize, from: usize, len: usize) -> Option<Slice> {
         let mut bytes = [0; SMALL];
         let bytes = &mut bytes[..len];
@@ -353,5 +412,19 @@ impl Receiver {
         let slice = Slice::part(&frame, start, len);
         self.small = Some((frame, (start + len).next_multiple_of(16)));
         Some(slice)
+    }
+}
+
+/// Where the place for headers of a request is in its page.
+fn offset_of(at: usize) -> usize {
+    at * PLACE % PAGE_SIZE
+}
+
+/// A packet of `buffers` buffers for which there is no memory: the rest of it would be taken for
+/// packets of its own, and is nonsense.
+fn dropped(buffers: usize) -> Result<Option<Received>, &'static str> {
+    match buffers {
+        1 => Ok(Some(Received::Dropped)),
+        _ => Err("no memory for a packet of several buffers"),
     }
 }

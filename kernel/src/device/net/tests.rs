@@ -3,7 +3,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
@@ -16,11 +16,12 @@ use net::{
     packet::{Checksum, Packet},
 };
 use nucleus::{
-    PAGE_SIZE,
+    Frame, PAGE_SIZE, ephemeral,
+    frame::Contents,
     sim::{below, device_read, device_write, on_machines_with, random_u64},
     sync::{Rank, SpinLock},
     task::{self, Sleep},
-    virtio::simulated::{self, Script, Side},
+    virtio::simulated::{self, Piece, Script, Side},
 };
 
 use super::{
@@ -49,6 +50,8 @@ struct Told {
     packets: SpinLockVec,
     links: AtomicUsize,
     dropped: AtomicU32,
+    /// The packets themselves, if they are to stay.
+    kept: Mutex<Option<Vec<Packet>>>,
 }
 
 struct SpinLockVec(SpinLock<Vec<(Vec<u8>, Checksum)>>);
@@ -64,6 +67,9 @@ impl Above for Told {
         let mut bytes = vec![0; packet.len()];
         assert_eq!(packet.peek(0, &mut bytes), bytes.len());
         self.packets.0.lock().push((bytes, packet.checksum));
+        if let Some(kept) = &mut *self.kept.lock().unwrap() {
+            kept.push(packet);
+        }
     }
 
     fn note_dropped(&self) {
@@ -108,27 +114,38 @@ fn card_of<T: Above + Default + 'static>(
     (card, told, script)
 }
 
-/// Fills buffers with a packet, behind its header; returns the bytes that each has.
-fn hand_over(side: &mut Side, header: [u8; header::LEN], bytes: &[u8]) -> bool {
-    let mut left = [&header[..], bytes].concat();
-    let mut filled = Vec::new();
-    while !left.is_empty() {
+/// A buffer that the card has, and its pieces.
+type Buffer = (u16, Vec<Piece>);
+
+/// Fills buffers with a packet, behind a header that says how many they are. Returns false if there
+/// are too few; those that were taken stay in `held`.
+fn hand_over(side: &mut Side, held: &mut Vec<Buffer>, bytes: &[u8]) -> bool {
+    let room = |held: &[Buffer]| -> usize {
+        let pieces = held.iter().flat_map(|(_, pieces)| pieces);
+        pieces.map(|piece| piece.len as usize).sum()
+    };
+    while room(held) < header::LEN + bytes.len() {
         let Some(number) = side.take() else {
-            // As cards do: a packet without room is lost. Buffers that were taken stay away.
             return false;
         };
-        let mut written = 0;
-        for piece in side.pieces(number).unwrap() {
-            assert!(piece.is_written);
+        let pieces = side.pieces(number).unwrap();
+        assert!(pieces.iter().all(|it| it.is_written));
+        held.push((number, pieces));
+    }
+    let mut used = 1;
+    while room(&held[..used]) < header::LEN + bytes.len() {
+        used += 1;
+    }
+    let mut left = [&header_of(used)[..], bytes].concat();
+    for (number, pieces) in held.drain(..used) {
+        let mut filled = 0;
+        for piece in pieces {
             let n = left.len().min(piece.len as usize);
             assert!(n == 0 || device_write(PLACE, piece.address, &left[..n]));
             left.drain(..n);
-            written += n as u32;
+            filled += n;
         }
-        filled.push((number, written));
-    }
-    for (number, n) in filled {
-        side.put_used(number.into(), n);
+        side.put_used(number.into(), filled as u32);
     }
     side.interrupt();
     true
@@ -155,16 +172,13 @@ fn end(side: &mut Side, card: &Card) {
 #[test]
 fn packets_arrive_as_they_are() {
     on_machines_with("card receives", 1..=3, 2048, 20, || {
-        // Bytes of a buffer.
-        let (mtu, buffer) = [(MTU, PAGE_SIZE), (PAGES_MTU, 78 + 4 * PAGE_SIZE)][below(2)];
-        let (card, told, script) = card_of::<Told>(Feature::all(), mtu);
+        let (card, told, script) = card_of::<Told>(Feature::all(), [MTU, PAGES_MTU][below(2)]);
         let mut side = script.side(0);
-        let mut sent = Vec::new();
+        let (mut sent, mut held) = (Vec::new(), Vec::new());
         for nth in 0..60usize {
             let len = [14, 60, 256, 257, 1514, 4084, 4085, 30_000, 65_549][below(9)];
             let bytes: Vec<u8> = (0..len).map(|at| (at * 7 + nth) as u8).collect();
-            let buffers = (header::LEN + len).div_ceil(buffer);
-            until(|| hand_over_if_room(&mut side, buffers, &bytes));
+            until(|| hand_over(&mut side, &mut held, &bytes));
             sent.push(bytes);
             if below(4) == 0 {
                 // The pair's task may sleep, and has to hear of the next packet.
@@ -184,10 +198,31 @@ fn packets_arrive_as_they_are() {
     });
 }
 
-fn hand_over_if_room(side: &mut Side, buffers: usize, bytes: &[u8]) -> bool {
-    // The largest packet fits into the queue.
-    let is_there = side.available() >= buffers;
-    is_there && hand_over(side, header_of(buffers), bytes)
+/// Where packets are long, the device gets buffers that hold the longest.
+#[test]
+fn a_long_packet_comes_to_take_one_buffer() {
+    /// Long packets until then, at most.
+    const MOST: usize = 100;
+    on_machines_with("card receives long ones", 1..=3, 2048, 5, || {
+        let (card, told, script) = card(Feature::all());
+        let mut side = script.side(0);
+        let mut held: Vec<Buffer> = Vec::new();
+        let is_long = |(_, pieces): &Buffer| {
+            let room: u32 = pieces.iter().map(|piece| piece.len).sum();
+            room as usize >= header::LEN + header::MOST
+        };
+        let mut sent = 0;
+        while !held.iter().any(is_long) {
+            until(|| hand_over(&mut side, &mut held, &[7; 30_000]));
+            sent += 1;
+            assert!(sent < MOST, "each buffer is too short");
+            until(|| told.packets.0.lock().len() == sent);
+            while let Some(number) = side.take() {
+                held.push((number, side.pieces(number).unwrap()));
+            }
+        }
+        end(&mut side, &card);
+    });
 }
 
 /// How many slices of each payload, and how many of these are whole pages.
@@ -227,26 +262,61 @@ fn headers(version: u8, options: u8) -> Vec<u8> {
     [bytes, tcp].concat()
 }
 
-/// Behind headers of any length, once the card has seen one such packet.
+/// Behind headers of any length, once the card has seen such packets; also where only segments that
+/// the device has joined are long.
 #[test]
-fn payloads_of_large_packets_fill_whole_pages() {
+fn payloads_of_long_packets_fill_whole_pages() {
     on_machines_with("header split", 1..=2, 2048, 10, || {
-        let (card, pages, script) = card_of::<Pages>(Feature::all(), PAGES_MTU);
+        let (mtu, whole) = [(PAGES_MTU, 3), (MTU, 14)][below(2)];
+        let (card, pages, script) = card_of::<Pages>(Feature::all(), mtu);
         let mut side = script.side(0);
-        let mut count = 0;
+        let (mut count, mut held) = (0, Vec::new());
         for (version, options) in [(4, 12), (4, 0), (6, 12), (4, 40), (4, 12)] {
             let head = headers(version, options);
             pages.headers.store(head.len(), SeqCst);
             let mut bytes = head.clone();
-            bytes.resize(head.len() + 4 * PAGE_SIZE - 40, 7);
+            bytes.resize(head.len() + (whole + 1) * PAGE_SIZE - 40, 7);
             // The device has buffers of the old shape.
             for _ in 0..64 {
-                until(|| hand_over_if_room(&mut side, 1, &bytes));
+                until(|| hand_over(&mut side, &mut held, &bytes));
                 count += 1;
                 until(|| pages.packets.load(SeqCst) == count);
             }
-            assert_eq!(pages.pages.load(SeqCst), 3, "IPv{version}, {options}");
-            assert_eq!(pages.slices.load(SeqCst), 4, "IPv{version}, {options}");
+            assert_eq!(pages.pages.load(SeqCst), whole, "IPv{version}, {options}");
+            assert_eq!(
+                pages.slices.load(SeqCst),
+                whole + 1,
+                "IPv{version}, {options}"
+            );
+        }
+        end(&mut side, &card);
+    });
+}
+
+/// A device that says to have written what it has not hands over no bytes of others.
+#[test]
+fn bytes_that_no_device_has_written_are_zeros() {
+    on_machines_with("card writes nothing", 1..=2, 2048, 10, || {
+        let mut others = Vec::new();
+        take_memory(&mut others);
+        for frame in others.drain(..) {
+            ephemeral::map(&frame).fill(0, PAGE_SIZE, 0xa5);
+        }
+        let (card, told, script) = card_of::<Told>(Feature::all(), [MTU, PAGES_MTU][below(2)]);
+        let mut side = script.side(0);
+        for nth in 1..=40 {
+            until(|| side.available() > 0);
+            let number = side.take().unwrap();
+            let pieces = side.pieces(number).unwrap();
+            assert!(device_write(PLACE, pieces[0].address, &header_of(1)));
+            let room: u32 = pieces.iter().map(|piece| piece.len).sum();
+            let most = room.min((header::LEN + header::MOST) as u32);
+            side.put_used(number.into(), [60, 300, most][below(3)]);
+            side.interrupt();
+            until(|| told.packets.0.lock().len() == nth);
+        }
+        for (bytes, _) in &*told.packets.0.lock() {
+            assert!(bytes.iter().all(|byte| *byte == 0), "{} bytes", bytes.len());
         }
         end(&mut side, &card);
     });
@@ -424,6 +494,51 @@ fn a_card_that_says_anything_is_survived() {
         script.set_config(6, 1);
         end(&mut receives, &card);
         assert!(!card.send(Packet::default()), "it is not used any more");
+    });
+}
+
+/// Takes all memory that there is.
+fn take_memory(taken: &mut Vec<Frame>) {
+    while let Ok(frame) = Frame::alloc(Contents::Zeroed) {
+        taken.push(frame);
+    }
+}
+
+/// Without memory, each packet that the device has a buffer for arrives or is counted; when there
+/// is memory again, the device gets buffers again.
+#[test]
+fn a_card_without_memory_goes_on_when_there_is_some() {
+    on_machines_with("card without memory", 1..=3, 2048, 20, || {
+        let (card, told, script) = card_of::<Told>(Feature::all(), [MTU, PAGES_MTU][below(2)]);
+        let mut side = script.side(0);
+        until(|| side.available() > 3);
+        let mut held = Vec::new();
+        *told.kept.lock().unwrap() = Some(Vec::new());
+        let mut taken = Vec::new();
+        let mut sent = 0;
+        let lost = || told.dropped.load(SeqCst) as usize;
+        loop {
+            take_memory(&mut taken);
+            let bytes = vec![sent as u8; 14 + below(1500)];
+            if side.available() == 0 || !hand_over(&mut side, &mut held, &bytes) {
+                break;
+            }
+            sent += 1;
+            until(|| told.packets.0.lock().len() + lost() == sent);
+            assert!(sent < 10_000, "the device always has buffers");
+            // The frames of these stay with their buffers.
+            if lost() > 20 {
+                break;
+            }
+        }
+        assert!(sent > 0 && card.has_carrier());
+        taken.clear();
+        *told.kept.lock().unwrap() = None;
+        until(|| side.available() > 0);
+        let before = told.packets.0.lock().len();
+        assert!(hand_over(&mut side, &mut held, &[7; 1000]));
+        until(|| told.packets.0.lock().len() > before);
+        end(&mut side, &card);
     });
 }
 

@@ -16,7 +16,7 @@ use crate::process::{
         held::Held,
         load::{self, Request},
         rights::Withheld,
-        stack,
+        words::Words,
     },
     with_room,
 };
@@ -109,8 +109,8 @@ fn run(
             load::load(Request {
                 file: file.clone(),
                 path: path.clone(),
-                arguments: stack::words(arguments, max, class, &mut held)?,
-                environment: stack::words(environment, max, class, &mut held)?,
+                arguments: Words::read(arguments, max, class, &mut held)?,
+                environment: Words::read(environment, max, class, &mut held)?,
                 credentials: call.credentials(),
                 fs: call.fs(),
                 limits: process.limits(),

@@ -1,7 +1,10 @@
 //! From a file to an address space that is ready to run.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::{
+    iter,
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+};
 
 use abi::{Errno, Result, raw::general as raw};
 use fs::{Kind, Location, MountFlags, Running, credentials::READ, namespace::Walk};
@@ -13,8 +16,9 @@ use super::{
     held::Held,
     image,
     rights::{Grants, Rights, Withheld},
-    stack::{self, Contents, Word},
+    stack::{self, Contents},
     vdso,
+    words::Words,
 };
 use crate::process::{Credentials, FsContext, Layout, Limits, Space};
 
@@ -42,8 +46,8 @@ pub struct Request<'a> {
     pub file: Location,
     /// The path as it was given (`AT_EXECFN`, and the name of the process).
     pub path: Vec<u8>,
-    pub arguments: Vec<Word>,
-    pub environment: Vec<Word>,
+    pub arguments: Words,
+    pub environment: Words,
     pub credentials: &'a Arc<Credentials>,
     pub fs: &'a FsContext,
     pub limits: &'a Limits,
@@ -99,7 +103,7 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
         file,
         path,
         arguments,
-        environment,
+        mut environment,
         credentials: old,
         fs,
         limits,
@@ -108,9 +112,9 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
         mut held,
     } = request;
     let (program, file, mut arguments) = interpret(file, &path, arguments, old, fs)?;
-    if arguments.is_empty() {
+    if arguments.len() == 0 {
         // Programs rely on a name at least; Linux does the same.
-        arguments.push(Word::Bytes(Vec::new()));
+        arguments.replace_first(iter::once(Vec::new()))?;
     }
     let text = Arc::new(Running::begin(file.vnode())?);
     let rights = old.execute(&Grants::of(&file, withheld)?, withheld)?;
@@ -163,10 +167,10 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
             &map,
             room(limits),
             program.executable_stack,
-            &Contents {
+            &mut Contents {
                 path: &path,
-                arguments: &arguments,
-                environment: &environment,
+                arguments: &mut arguments,
+                environment: &mut environment,
                 credentials: &credentials,
                 secure,
                 main: &main,
@@ -219,10 +223,10 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
 fn interpret(
     mut file: Location,
     path: &[u8],
-    mut arguments: Vec<Word>,
+    mut arguments: Words,
     credentials: &Credentials,
     fs: &FsContext,
-) -> Result<(Program, Location, Vec<Word>)> {
+) -> Result<(Program, Location, Words)> {
     let mut name = path.to_vec();
     for _ in 0..=SCRIPTS_MAX {
         check(&file, credentials)?;
@@ -232,14 +236,8 @@ fn interpret(
             return Ok((image::program(&file, &start[..len])?, file, arguments));
         };
         // interpreter [argument] script arguments...
-        let before = [
-            Some(Word::Bytes(path.clone())),
-            argument.map(Word::Bytes),
-            Some(Word::Bytes(name)),
-        ];
-        arguments.try_reserve(before.len())?;
-        let replaced = arguments.len().min(1);
-        arguments.splice(..replaced, before.into_iter().flatten());
+        let before = [Some(path.clone()), argument, Some(name)];
+        arguments.replace_first(before.into_iter().flatten())?;
         file = find(fs, credentials, &path)?;
         name = path;
     }

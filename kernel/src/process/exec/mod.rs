@@ -19,6 +19,7 @@ pub mod load;
 pub mod rights;
 pub mod stack;
 mod vdso;
+pub mod words;
 
 use super::{Own, Thread, futex, pid_table, space::Leaving};
 use elf::Class;

@@ -3,13 +3,14 @@
 use alloc::{boxed::Box, vec, vec::Vec};
 
 use abi::{Errno, Result, raw::auxvec};
-use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange, processor, random, trap::UserContext, user};
+use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange, processor, random, trap::UserContext};
 use vm::{Map, MapRequest, Place};
 
 use super::{
     elf::Class,
     held::Held,
     image::{Image, no_memory},
+    words::Words,
 };
 use crate::process::{CLOCK_TICKS, Credentials, rseq};
 
@@ -19,48 +20,7 @@ const START: usize = 33 * PAGE_SIZE;
 const FRAME: u64 = 768;
 
 /// The longest argument or environment string, its NUL included (`MAX_ARG_STRLEN`).
-const STRING_MAX: usize = 32 * PAGE_SIZE;
-
-/// An argument or environment string.
-pub enum Word {
-    /// In the kernel, without its NUL.
-    Bytes(Vec<u8>),
-    /// In the memory of the program that calls `execve`.
-    User(VirtAddr),
-}
-
-/// The pointer array at `array`, which ends with a null pointer; at most `max` pointers, each of a
-/// word of `class`. `held` is charged for them, and for what [`build`] makes of them.
-///
-/// # Errors
-/// `EFAULT`, `E2BIG`, `ENOMEM`.
-pub fn words(array: VirtAddr, max: usize, class: Class, held: &mut Held) -> Result<Vec<Word>> {
-    let mut words = Vec::new();
-    if array.0 == 0 {
-        return Ok(words);
-    }
-    let mut at = array;
-    loop {
-        let pointer = match class {
-            Class::X64 => user::read::<u64>(at),
-            Class::I386 => user::read::<u32>(at).map(u64::from),
-        };
-        let pointer = pointer?;
-        if pointer == 0 {
-            return Ok(words);
-        }
-        if words.len() >= max {
-            return Err(Errno::E2BIG);
-        }
-        if words.len() == words.capacity() {
-            let before = words.capacity();
-            words.try_reserve(1)?;
-            held.add((words.capacity() - before) * (size_of::<Word>() + size_of::<u64>()));
-        }
-        words.push(Word::User(VirtAddr(pointer as usize)));
-        at = at.checked_add(class.word()).ok_or(Errno::EFAULT)?;
-    }
-}
+pub const STRING_MAX: usize = 32 * PAGE_SIZE;
 
 /// Writes downward into an address space that does not run yet, a page at a time.
 pub struct Stack<'a> {
@@ -142,31 +102,14 @@ impl<'a> Stack<'a> {
         }
     }
 
-    /// Pushes a string and its NUL.
+    /// Pushes a string and its NUL; returns where it begins.
     ///
     /// # Errors
-    /// Pushes as [`push`](Self::push) does; `EFAULT` if it cannot be read.
-    pub fn push_string(&mut self, word: &Word) -> Result<()> {
+    /// Those of [`push`](Self::push).
+    pub fn push_string(&mut self, string: &[u8]) -> Result<u64> {
         self.push(&[0])?;
-        match word {
-            Word::Bytes(bytes) => self.push(bytes),
-            Word::User(address) => {
-                let bytes = user::copy_in_string(*address, STRING_MAX - 1)?.ok_or(Errno::E2BIG)?;
-                self.push(&bytes)
-            }
-        }
-    }
-
-    /// Puts strings so that the first has the lowest address; returns where each stands, last one
-    /// first, and the whole range.
-    pub fn push_strings(&mut self, words: &[Word]) -> Result<(Vec<u64>, VirtRange)> {
-        let end = self.pointer();
-        let mut addresses = nucleus::try_vec(words.len())?;
-        for word in words.iter().rev() {
-            self.push_string(word)?;
-            addresses.push(self.at as u64);
-        }
-        Ok((addresses, VirtRange::new(self.pointer(), end)))
+        self.push(string)?;
+        Ok(self.at as u64)
     }
 
     /// Leaves bytes out so that after pushing `words` more words the pointer is a multiple of 16.
@@ -188,8 +131,8 @@ impl<'a> Stack<'a> {
 
 pub struct Contents<'a> {
     pub path: &'a [u8],
-    pub arguments: &'a [Word],
-    pub environment: &'a [Word],
+    pub arguments: &'a mut Words,
+    pub environment: &'a mut Words,
     pub credentials: &'a Credentials,
     /// `AT_SECURE`.
     pub secure: bool,
@@ -221,7 +164,7 @@ pub fn build(
     map: &Map,
     room: usize,
     executable: bool,
-    contents: &Contents<'_>,
+    contents: &mut Contents<'_>,
     held: &mut Held,
 ) -> Result<Built> {
     let top = map.layout().stack_top;
@@ -240,8 +183,10 @@ pub fn build(
     stack.push(&[0])?;
     stack.push(contents.path)?;
     let path = stack.pointer();
-    let (environment_at, environment) = stack.push_strings(contents.environment)?;
-    let (arguments_at, arguments) = stack.push_strings(contents.arguments)?;
+    contents.environment.push_strings(&mut stack)?;
+    let environment = VirtRange::new(stack.pointer(), path);
+    contents.arguments.push_strings(&mut stack)?;
+    let arguments = VirtRange::new(stack.pointer(), environment.start);
     stack.push(match contents.class {
         Class::X64 => b"x86_64\0",
         Class::I386 => b"i686\0",
@@ -252,19 +197,15 @@ pub fn build(
     stack.push(&seed)?;
     let auxiliary = auxiliary(contents, path, platform, stack.pointer())?;
 
-    let pointers = 1 + arguments_at.len() + 1 + environment_at.len() + 1 + auxiliary.len();
+    let count = contents.arguments.len();
+    let pointers = 1 + count + 1 + contents.environment.len() + 1 + auxiliary.len();
     stack.align_for(pointers)?;
     for word in auxiliary.iter().rev() {
         stack.push_word(*word)?;
     }
-    // The addresses come last string first, which is the order in which they are pushed.
-    for list in [&environment_at, &arguments_at] {
-        stack.push_word(0)?;
-        for address in list {
-            stack.push_word(*address)?;
-        }
-    }
-    stack.push_word(arguments_at.len() as u64)?;
+    contents.environment.push_addresses(&mut stack)?;
+    contents.arguments.push_addresses(&mut stack)?;
+    stack.push_word(count as u64)?;
     stack.flush()?;
     Ok(Built {
         pointer: stack.pointer(),

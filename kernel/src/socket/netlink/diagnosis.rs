@@ -1,6 +1,6 @@
 //! The protocol `NETLINK_SOCK_DIAG`: lists sockets of the internet and local ones.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::sync::Arc;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use abi::{Errno, Result, raw::net::AF_UNIX};
@@ -11,7 +11,7 @@ use net::{
 };
 
 use super::{
-    message::{self, Request, Writer},
+    message::{self, Answers, Request, Writer},
     numbers as raw,
     route::{Asker, structure},
 };
@@ -56,34 +56,37 @@ const CLOSED: u8 = 7;
 const ESTABLISHED: u8 = 1;
 const LISTENS: u8 = 10;
 
-/// Serves the requests in a datagram; gives the datagrams that answer.
-pub fn serve(bytes: &[u8], asker: &Asker) -> Vec<Vec<u8>> {
-    let mut answers = Vec::new();
+/// Serves the requests in a datagram, until the thread is to end.
+pub fn serve(bytes: &[u8], asker: &Asker, answers: &mut Answers<'_>) {
     for request in message::requests(bytes) {
+        if vm::is_dying() {
+            return;
+        }
         if !request.has(raw::NLM_F_REQUEST) || request.kind < raw::NLMSG_MIN_TYPE {
             continue;
         }
-        let mut writer = Writer::new(&request, asker.port);
         let is_list = request.has(raw::NLM_F_DUMP);
-        let served = serve_one(&request, &mut writer, is_list);
+        // One socket is looked for among all: that is as much work as a list.
+        let served = answers.check_room().and_then(|()| {
+            let mut writer = Writer::new(&request, asker.port);
+            serve_one(&request, &mut writer, is_list)?;
+            writer.finish_all()
+        });
         let mut end = Writer::new(&request, asker.port);
-        match (served, is_list) {
-            (Ok(()), true) => end.done(None, 0),
-            (Ok(()), false) if !request.has(raw::NLM_F_ACK) => {}
-            (Ok(()), false) => end.outcome(&request, None, asker.caps_outcomes),
-            (Err(error), _) => end.outcome(&request, Some(error), asker.caps_outcomes),
+        match (&served, is_list) {
+            (Ok(_), true) => end.done(None, 0),
+            (Ok(_), false) if !request.has(raw::NLM_F_ACK) => {}
+            (Ok(_), false) => end.outcome(&request, None, asker.caps_outcomes),
+            (Err(error), _) => end.outcome(&request, Some(*error), asker.caps_outcomes),
         }
-        let written = writer.finish_all().unwrap_or_default();
+        for datagram in served.unwrap_or_default() {
+            answers.push(datagram);
+        }
         let end = end.finish();
-        if answers.try_reserve(written.len() + 1).is_err() {
-            return answers;
-        }
-        answers.extend(written);
         if !end.is_empty() {
             answers.push(end);
         }
     }
-    answers
 }
 
 fn serve_one(request: &Request<'_>, writer: &mut Writer, is_list: bool) -> Result<()> {

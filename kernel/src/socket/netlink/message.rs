@@ -5,6 +5,8 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use abi::{Errno, Result, raw::netlink as raw};
+use nucleus::PAGE_SIZE;
+use vm::account::{Kind, Stock};
 
 use crate::socket::{
     control,
@@ -98,6 +100,9 @@ pub fn number(value: &[u8]) -> Option<u32> {
 /// Bytes of a list that one datagram has room for, about: what programs have room for that ask
 /// with a page.
 const FULL: usize = 3584;
+/// Bytes that the answers to a request may take, whatever the receive buffer is: a list of all
+/// sockets is long.
+pub const MOST_ANSWERS: usize = 8 << 20;
 
 /// An attribute's value as an address of a family (`AF_INET`, `AF_INET6`).
 ///
@@ -123,13 +128,49 @@ pub fn family(ip: IpAddr) -> u32 {
     }
 }
 
+/// The answers to the requests of one datagram. Each request's are given to the receiver before the
+/// next request is served, so the kernel holds one list at a time, however many are asked for.
+pub struct Answers<'a> {
+    /// Takes a datagram; false without room for it.
+    give: &'a mut dyn FnMut(Vec<u8>) -> bool,
+    has_room: bool,
+}
+
+impl<'a> Answers<'a> {
+    pub fn new(give: &'a mut dyn FnMut(Vec<u8>) -> bool) -> Answers<'a> {
+        Answers {
+            give,
+            has_room: true,
+        }
+    }
+
+    /// Gives a datagram to the receiver.
+    pub fn push(&mut self, datagram: Vec<u8>) {
+        self.has_room &= (self.give)(datagram);
+    }
+
+    /// Checks that a list is worth making: the receiver had room for every answer before.
+    ///
+    /// # Errors
+    /// `ENOBUFS`.
+    pub fn check_room(&self) -> Result<()> {
+        match self.has_room {
+            true => Ok(()),
+            false => Err(Errno::ENOBUFS),
+        }
+    }
+}
+
 /// Messages that are written one behind the other into datagrams.
 pub struct Writer {
     bytes: Vec<u8>,
     /// Datagrams that are full.
     full: Vec<Vec<u8>>,
-    /// Memory was short.
-    is_broken: bool,
+    /// Their bytes, which are charged to the requester until they are in his queue.
+    kept: usize,
+    stock: Stock,
+    /// The list is not whole.
+    failure: Option<Errno>,
     /// Of the request that is answered.
     sequence: u32,
     /// The port of the requester.
@@ -151,7 +192,9 @@ impl Writer {
         Writer {
             bytes: Vec::new(),
             full: Vec::new(),
-            is_broken: false,
+            kept: 0,
+            stock: Stock::of_current(Kind::Sockets),
+            failure: None,
             sequence: 0,
             port: 0,
         }
@@ -166,11 +209,18 @@ impl Writer {
         attributes: impl FnOnce(&mut Attributes<'_>),
     ) {
         if self.bytes.len() >= FULL && self.full.try_reserve(1).is_ok() {
-            self.full.push(core::mem::take(&mut self.bytes));
+            self.kept += self.bytes.len();
+            self.stock.cover(self.kept.div_ceil(PAGE_SIZE));
+            self.full.push(snug(core::mem::take(&mut self.bytes)));
+        }
+        if self.kept > MOST_ANSWERS {
+            self.fail(Errno::ENOBUFS);
         }
         // A message is shorter than this, unless it repeats a request.
-        if self.is_broken || self.bytes.try_reserve(FULL).is_err() {
-            self.is_broken = true;
+        if self.failure.is_none() && self.bytes.try_reserve(FULL).is_err() {
+            self.fail(Errno::ENOMEM);
+        }
+        if self.failure.is_some() {
             return;
         }
         let start = self.bytes.len();
@@ -198,7 +248,7 @@ impl Writer {
         };
         let flags = if capped { raw::NLM_F_CAPPED } else { 0 };
         if self.bytes.try_reserve(repeated.len() + 2 * FULL).is_err() {
-            self.is_broken = true;
+            self.fail(Errno::ENOMEM);
         }
         self.message(raw::NLMSG_ERROR, flags, &number.to_le_bytes(), |rest| {
             rest.0.extend_from_slice(repeated);
@@ -218,24 +268,39 @@ impl Writer {
         );
     }
 
+    /// Writes nothing more, and frees the list.
+    fn fail(&mut self, error: Errno) {
+        self.failure.get_or_insert(error);
+        self.full.clear();
+    }
+
     /// The last datagram.
     pub fn finish(self) -> Vec<u8> {
-        self.bytes
+        snug(self.bytes)
     }
 
     /// All datagrams.
     ///
     /// # Errors
-    /// `ENOMEM` if they could not be written.
+    /// `ENOMEM` if they could not be written, `ENOBUFS` if they are longer than
+    /// [`MOST_ANSWERS`].
     pub fn finish_all(mut self) -> Result<Vec<Vec<u8>>> {
-        if self.is_broken {
-            return Err(Errno::ENOMEM);
+        if let Some(error) = self.failure {
+            return Err(error);
         }
         if !self.bytes.is_empty() {
             self.full.try_reserve(1)?;
-            self.full.push(self.bytes);
+            self.full.push(snug(self.bytes));
         }
         Ok(self.full)
+    }
+}
+
+/// Returns a datagram in about as much memory as its bytes take, for which its owner is charged.
+fn snug(bytes: Vec<u8>) -> Vec<u8> {
+    match bytes.capacity() > 2 * bytes.len() {
+        true => nucleus::try_copy(&bytes).unwrap_or(bytes),
+        false => bytes,
     }
 }
 
@@ -327,6 +392,34 @@ mod tests {
         assert_eq!(found[1].1, 5u32.to_le_bytes());
         assert_eq!(attributes(found[2].1).collect::<Vec<_>>(), [(10, &[1][..])]);
         assert_eq!((all[1].kind, all[1].body()), (3, &[0; 4][..]));
+    }
+
+    #[test]
+    fn answers_take_the_memory_that_they_are_charged_with() {
+        let bytes = request(20, 18, 5);
+        let asked = requests(&bytes).next().unwrap();
+        let mut writer = Writer::new(&asked, 42);
+        writer.outcome(&asked, None, true);
+        let answer = writer.finish();
+        assert!(
+            answer.capacity() <= 2 * answer.len(),
+            "{}",
+            answer.capacity()
+        );
+    }
+
+    #[test]
+    fn a_list_ends_at_the_most_bytes() {
+        let bytes = request(20, 18, 5);
+        let asked = requests(&bytes).next().unwrap();
+        for (count, fits) in [(2000, true), (4000, false)] {
+            let mut writer = Writer::new(&asked, 42);
+            for _ in 0..count {
+                writer.message(16, 0, &[0; FULL], |_| {});
+            }
+            let list = writer.finish_all();
+            assert_eq!(list.map(|list| list.len()).ok(), fits.then_some(count));
+        }
     }
 
     #[test]

@@ -3,13 +3,11 @@
 //! There is one table of routes beside the one of this machine's own addresses, and its rules stay
 //! as they are.
 
-use alloc::vec::Vec;
-
 use abi::{Errno, Result, raw::general::__NR_sendto};
 
 use super::{
     addresses, link,
-    message::{self, Request, Writer},
+    message::{self, Answers, Request, Writer},
     neighbours, numbers as raw, routes,
 };
 use crate::{
@@ -46,14 +44,16 @@ const GET: u32 = 2;
 /// The first type behind the last that Linux knows (`RTM_MAX`).
 const END: u32 = 120;
 
-/// Serves the requests in a datagram; gives the datagrams that answer.
-pub fn serve(bytes: &[u8], asker: &Asker) -> Vec<Vec<u8>> {
-    let mut answers = Vec::new();
+/// Serves the requests in a datagram, until the thread is to end.
+pub fn serve(bytes: &[u8], asker: &Asker, answers: &mut Answers<'_>) {
     for request in message::requests(bytes) {
+        if vm::is_dying() {
+            return;
+        }
         // Messages that are no requests, and the protocol's own, need no answer.
         let asks = request.has(raw::NLM_F_REQUEST) && request.kind >= raw::NLMSG_MIN_TYPE;
         let served = match asks {
-            true => serve_one(&request, asker, &mut answers),
+            true => serve_one(&request, asker, answers),
             false => Ok(Served::Done),
         };
         let error = match served {
@@ -77,10 +77,9 @@ pub fn serve(bytes: &[u8], asker: &Asker) -> Vec<Vec<u8>> {
         writer.outcome(&request, error, asker.caps_outcomes);
         answers.push(writer.finish());
     }
-    answers
 }
 
-fn serve_one(request: &Request<'_>, asker: &Asker, answers: &mut Vec<Vec<u8>>) -> Result<Served> {
+fn serve_one(request: &Request<'_>, asker: &Asker, answers: &mut Answers<'_>) -> Result<Served> {
     if request.kind >= END {
         return Err(Errno::EOPNOTSUPP);
     }
@@ -96,6 +95,7 @@ fn serve_one(request: &Request<'_>, asker: &Asker, answers: &mut Vec<Vec<u8>>) -
     }
     let kind = request.kind;
     if request.has(raw::NLM_F_DUMP) {
+        answers.check_room()?;
         let mut writer = Writer::new(request, asker.port);
         let (v4, v6) = match u32::from(family) {
             AF_INET => (true, false),
@@ -114,9 +114,9 @@ fn serve_one(request: &Request<'_>, asker: &Asker, answers: &mut Vec<Vec<u8>>) -
             Ok(flags) => (None, flags),
             Err(error) => (Some(error), 0),
         };
-        let list = writer.finish_all()?;
-        answers.try_reserve(list.len() + 1)?;
-        answers.extend(list);
+        for datagram in writer.finish_all()? {
+            answers.push(datagram);
+        }
         let mut end = Writer::new(request, asker.port);
         end.done(error, flags);
         answers.push(end.finish());

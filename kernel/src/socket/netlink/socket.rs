@@ -25,6 +25,7 @@ use vm::account::{Kind, Stock};
 
 use super::{
     diagnosis,
+    message::{Answers, MOST_ANSWERS},
     name::{self, AF_NETLINK},
     route::{self, Asker},
 };
@@ -45,10 +46,6 @@ const OVERHEAD: usize = 768;
 const RESERVED: usize = 32;
 /// Ports for sockets of a process that has one already are looked for from here downwards.
 const LAST_OF_OTHERS: u32 = 4096u32.wrapping_neg();
-
-/// Bytes that the answers to a request may take, whatever the receive buffer is: a list of all
-/// sockets is long.
-const MOST_ANSWERS: usize = 8 << 20;
 
 /// Options that are on or off.
 const SWITCHES: [u32; 6] = [
@@ -279,14 +276,15 @@ impl NetlinkSocket {
         Some(())
     }
 
-    /// Adds a datagram, or tells the receiver that there was no room for it.
-    fn enqueue_or_fail(&self, datagram: Datagram, more: usize) {
-        if self.try_enqueue(&mut Some(datagram), more).is_none()
-            && !self.is_on(netlink::NETLINK_NO_ENOBUFS)
-        {
+    /// Adds a datagram, or tells the receiver that there was no room for it; returns whether there
+    /// was.
+    fn enqueue_or_fail(&self, datagram: Datagram, more: usize) -> bool {
+        let has_room = self.try_enqueue(&mut Some(datagram), more).is_some();
+        if !has_room && !self.is_on(netlink::NETLINK_NO_ENOBUFS) {
             self.common.set_error(Errno::ENOBUFS);
             self.common.readers.wake_all();
         }
+        has_room
     }
 
     /// Sends to all that are in a group.
@@ -300,7 +298,9 @@ impl NetlinkSocket {
         let mut result = Ok(());
         visit_sockets(is_member, |member| {
             let copied = nucleus::try_copy(data);
-            result = copied.map(|data| member.enqueue_or_fail(Datagram { data, from, group }, 0));
+            result = copied.map(|data| {
+                member.enqueue_or_fail(Datagram { data, from, group }, 0);
+            });
             result.is_ok()
         });
         Ok(result?)
@@ -430,16 +430,17 @@ impl Socket for NetlinkSocket {
                 is_strict: self.is_on(netlink::NETLINK_GET_STRICT_CHK),
                 caps_outcomes: self.is_on(netlink::NETLINK_CAP_ACK),
             };
-            let answers = match self.is_of(netlink::NETLINK_ROUTE) {
-                true => route::serve(&data, &asker),
-                false => diagnosis::serve(&data, &asker),
-            };
-            // Who reads what came before gets all of a list, however long that is.
+            // A program that reads the answers before gets all of a list, however long that is.
             let has_room = self.queue.lock().cost <= self.common.receive_buffer();
             let more = if has_room { MOST_ANSWERS } else { 0 };
-            for data in answers {
+            let mut give = |data| {
                 let (from, group) = (0, 0);
-                self.enqueue_or_fail(Datagram { data, from, group }, more);
+                self.enqueue_or_fail(Datagram { data, from, group }, more)
+            };
+            let mut answers = Answers::new(&mut give);
+            match self.is_of(netlink::NETLINK_ROUTE) {
+                true => route::serve(&data, &asker, &mut answers),
+                false => diagnosis::serve(&data, &asker, &mut answers),
             }
             return Ok(len);
         }

@@ -27,6 +27,8 @@ const HEAD_V3: usize = 48;
 const ALIGNMENT: usize = 16;
 /// Bytes of the head of a block.
 const BLOCK_HEAD: usize = 48;
+/// How often a place is looked for while other CPUs take those that were found.
+const ATTEMPTS: usize = 8;
 /// Status: the program's; the packet was cut; packets were lost before.
 const KERNEL: u32 = 0;
 const USER: u32 = 1;
@@ -64,9 +66,10 @@ struct State {
     next: usize,
     /// Bytes of the block that are filled; 0 if it has not been begun.
     filled: usize,
-    /// Packets in it, where the last of them begins, and how many are being written.
+    /// Packets in it, and where the last of them begins.
     packets: u32,
     last: usize,
+    /// Packets of the ring, or of the block, that are being written.
     writers: u32,
     /// It is to be given to the program as soon as all are written.
     closes: bool,
@@ -98,6 +101,30 @@ impl Shape {
     pub fn len(&self) -> usize {
         self.block_size * self.blocks
     }
+
+    /// Where the first packet of a block begins.
+    fn first(&self) -> usize {
+        BLOCK_HEAD + self.private.next_multiple_of(8)
+    }
+
+    /// Bytes of a block for packets, which end at multiples of their alignment.
+    fn room(&self) -> usize {
+        (self.block_size - self.first()) / ALIGNMENT * ALIGNMENT
+    }
+
+    /// Whether there can be such a ring, with room for the heads of a packet in each slot or block.
+    fn is_possible(&self) -> bool {
+        let pages = self.block_size / PAGE_SIZE;
+        let all = self.blocks.checked_mul(pages);
+        let is_block = self.block_size > 0 && self.block_size.is_multiple_of(PAGE_SIZE);
+        is_block
+            && self.blocks > 0
+            && all.is_some_and(|all| all <= MOST_PAGES)
+            && self.slot_size.is_multiple_of(ALIGNMENT)
+            && (self.network()..=self.block_size).contains(&self.slot_size)
+            && self.block_size / self.slot_size * self.blocks == self.slots
+            && (self.version == 2 || self.first() + padded(self.network()) <= self.block_size)
+    }
 }
 
 /// Returns the bytes of a packet's head (`PACKET_HDRLEN`).
@@ -116,30 +143,20 @@ impl Ring {
     /// Makes an empty ring.
     ///
     /// # Errors
-    /// `EINVAL` for a shape that can't be, `ENOMEM`.
+    /// `EINVAL` for a shape that can't be, `ENOMEM`, `EINTR` if the thread is to end.
     pub fn new(shape: Shape, charge: impl FnOnce(usize) -> Option<Charge>) -> Result<Arc<Ring>> {
-        let pages = shape.block_size / PAGE_SIZE;
-        let is_wrong = shape.block_size == 0
-            || !shape.block_size.is_multiple_of(PAGE_SIZE)
-            || shape.blocks == 0
-            || !shape.slot_size.is_multiple_of(ALIGNMENT)
-            || shape.slot_size < shape.network()
-            || shape.slot_size > shape.block_size
-            || shape
-                .blocks
-                .checked_mul(pages)
-                .is_none_or(|all| all > MOST_PAGES)
-            || shape.block_size / shape.slot_size * shape.blocks != shape.slots
-            || BLOCK_HEAD + shape.private + shape.network() >= shape.block_size;
-        if is_wrong {
+        if !shape.is_possible() {
             return Err(Errno::EINVAL);
         }
-        let count = pages * shape.blocks;
+        let count = shape.len() / PAGE_SIZE;
         let charge = charge(shape.len());
         let mut frames = nucleus::try_vec(count.div_ceil(CHUNK))?;
         for first in (0..count).step_by(CHUNK) {
             let n = CHUNK.min(count - first);
             let mut chunk = nucleus::try_vec(n)?;
+            if vm::is_dying() {
+                return Err(Errno::EINTR);
+            }
             for _ in 0..n {
                 frame::check_not_scarce()?;
                 chunk.push(Frame::alloc(Contents::Zeroed)?);
@@ -216,19 +233,9 @@ impl Ring {
     }
 
     fn add_to_slot(&self, seen: &Seen<'_>, len: usize, time: Duration, has_lost: bool) -> bool {
-        let number = self.state.lock().next;
-        let slot = self.slot(number);
-        if self.read_word(slot) != KERNEL {
+        let Some(slot) = self.claim_slot() else {
             return false;
-        }
-        {
-            let mut state = self.state.lock();
-            if state.next != number {
-                // Another packet was faster; the ring is as good as full.
-                return false;
-            }
-            state.next = (number + 1) % self.shape.slots;
-        }
+        };
         let network = self.shape.network();
         let start = if self.shape.has_link {
             network - seen.link
@@ -249,7 +256,32 @@ impl Ring {
         self.write(slot + 4, &head[4..]);
         let losing = if has_lost { LOSING } else { 0 };
         self.write_word(slot, USER | losing | seen.checksum());
+        self.state.lock().writers -= 1;
         true
+    }
+
+    /// Takes the next slot for a packet; `None` if the program has not read that yet.
+    fn claim_slot(&self) -> Option<usize> {
+        for _ in 0..ATTEMPTS {
+            let number = self.state.lock().next;
+            let slot = self.slot(number);
+            if self.read_word(slot) != KERNEL {
+                return None;
+            }
+            let mut state = self.state.lock();
+            // Another CPU has taken it meanwhile.
+            if state.next != number {
+                continue;
+            }
+            // A slot that is being written still looks free: a round begins when all are written.
+            if number == 0 && state.writers > 0 {
+                return None;
+            }
+            state.next = (number + 1) % self.shape.slots;
+            state.writers += 1;
+            return Some(slot);
+        }
+        None
     }
 
     fn add_to_block(&self, seen: &Seen<'_>, len: usize, time: Duration, has_lost: bool) -> bool {
@@ -259,17 +291,21 @@ impl Ring {
         } else {
             network
         };
-        let first = BLOCK_HEAD + self.shape.private.next_multiple_of(8);
-        let len = len.min(self.shape.block_size - first - start);
+        let first = self.shape.first();
+        let len = len.min(self.shape.room() - start);
         let size = padded(start + len);
-        // Twice: the block that is being filled may have no room.
-        for _ in 0..2 {
+        // The block that is being filled may have no room.
+        for _ in 0..ATTEMPTS {
             let number = self.state.lock().next;
             let block = number * self.shape.block_size;
             let is_ours = self.read_word(block + 8) == KERNEL;
             let place = {
                 let mut state = self.state.lock();
-                if state.next != number || !is_ours || state.closes {
+                // Another CPU has filled it meanwhile.
+                if state.next != number {
+                    continue;
+                }
+                if !is_ours || state.closes {
                     return false;
                 }
                 if state.filled == 0 {
@@ -361,7 +397,7 @@ impl Ring {
             (next, packets, filled, last, sequence, first_at)
         };
         let block = number * self.shape.block_size;
-        let first = BLOCK_HEAD + self.shape.private.next_multiple_of(8);
+        let first = self.shape.first();
         self.write_word(block + last, 0);
         let mut head = [0; BLOCK_HEAD];
         let words = [
@@ -417,5 +453,73 @@ impl Pager for Ring {
         let frame = usize::try_from(index).ok().and_then(|at| self.frame(at));
         let frame = frame.ok_or(PagerError::BeyondEnd)?;
         self.object.get_or_insert(index, || Ok(frame.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nucleus::sim::Random;
+
+    /// Shapes with every number near an edge: a block of one that passes the check has room for
+    /// the heads of a packet.
+    #[test]
+    fn a_ring_that_can_be_has_room_for_packets() {
+        let mut random = Random::new(3);
+        let mut possible = [0; 2];
+        for _ in 0..200_000 {
+            let version = 2 + random.below(2) as u32;
+            let block_size = PAGE_SIZE * (1 + random.below(2));
+            let slot_size = [48, 96, 112, 1024, 4096][random.below(5)];
+            let mut shape = Shape {
+                version,
+                block_size,
+                blocks: 1 + random.below(3),
+                slot_size,
+                slots: 0,
+                reserve: random.below(300),
+                private: 0,
+                has_link: random.below(2) == 0,
+            };
+            shape.slots = block_size / slot_size * shape.blocks;
+            if version == 3 {
+                let taken = BLOCK_HEAD + shape.network();
+                shape.private = (block_size + 20).saturating_sub(taken + random.below(60));
+            }
+            if !shape.is_possible() {
+                continue;
+            }
+            possible[version as usize - 2] += 1;
+            match version {
+                2 => assert!(shape.network() <= slot_size, "{shape:?}"),
+                _ => {
+                    assert!(shape.network() <= shape.room(), "{shape:?}");
+                    assert!(shape.first() + shape.room() <= block_size, "{shape:?}");
+                }
+            }
+        }
+        assert!(possible.iter().all(|&n| n > 1000), "{possible:?}");
+    }
+
+    #[test]
+    fn lengths_that_overflow_make_no_ring() {
+        for (block_size, blocks, private) in [
+            (1 << 31, u32::MAX as usize, 0),
+            (PAGE_SIZE, 0, 0),
+            (0, 1, 0),
+            (PAGE_SIZE, 1, u32::MAX as usize),
+        ] {
+            let shape = Shape {
+                version: 3,
+                block_size,
+                blocks,
+                slot_size: 1024,
+                slots: block_size / 1024 * blocks,
+                reserve: 0,
+                private,
+                has_link: true,
+            };
+            assert!(!shape.is_possible(), "{shape:?}");
+        }
     }
 }

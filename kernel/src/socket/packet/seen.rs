@@ -105,9 +105,9 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// Returns the number of bytes that are given.
+    /// Returns the number of bytes that are given; 0 of one shorter than the header of its link.
     pub fn size(&self) -> usize {
-        self.whole() - self.skipped
+        self.whole().saturating_sub(self.skipped)
     }
 
     fn whole(&self) -> usize {

@@ -22,13 +22,13 @@ use net::{
 };
 use nucleus::{
     PAGE_SIZE, VirtAddr, frame,
-    sync::{OnceArc, Rank, SpinLock},
+    sync::{Mutex, OnceArc, Rank, SpinLock},
     task::Watch,
     time, user,
 };
 use vm::{
     Pager,
-    account::{Kind, Stock},
+    account::{Account, Charge, Kind, Stock},
 };
 
 use super::{
@@ -70,8 +70,9 @@ pub struct PacketSocket {
     protocol: AtomicU32,
     /// 0 for all interfaces.
     interface: AtomicU32,
-    is_tapping: AtomicBool,
-    filter: SpinLock<Option<Arc<Program>>>,
+    /// It is among the network's taps. Locked while that changes, so that the two agree.
+    is_tapping: Mutex<bool>,
+    filter: SpinLock<Option<Arc<Filter>>>,
     queue: SpinLock<Queue>,
     ring: OnceArc<Ring>,
     has_auxiliary: AtomicBool,
@@ -84,6 +85,13 @@ pub struct PacketSocket {
 
 /// The most memberships of one socket.
 const MOST_WATCHED: usize = 16;
+
+/// A filter of what it sees.
+struct Filter {
+    program: Program,
+    /// Charges it to the maker of the socket.
+    _charge: Option<Charge>,
+}
 
 struct Queue {
     packets: VecDeque<Kept>,
@@ -157,7 +165,7 @@ impl PacketSocket {
             is_cooked: kind == raw::SOCK_DGRAM,
             protocol: AtomicU32::new(protocol.into()),
             interface: AtomicU32::new(0),
-            is_tapping: AtomicBool::new(false),
+            is_tapping: Mutex::new(net::rank::NET, false),
             filter: SpinLock::new(Rank::Leaf, None),
             queue: SpinLock::new(
                 Rank::Leaf,
@@ -177,9 +185,10 @@ impl PacketSocket {
             reserve: AtomicU32::new(0),
             watched: SpinLock::new(Rank::Leaf, [None; MOST_WATCHED]),
         });
+        // Listed only once nothing can fail any more: `release` takes it off the list.
+        socket.set_tapping(protocol != 0)?;
         let inode = socket.common.inode;
         SOCKETS.lock().insert(inode, Arc::downgrade(&socket));
-        socket.set_tapping(protocol != 0)?;
         Ok(socket)
     }
 
@@ -189,19 +198,17 @@ impl PacketSocket {
             return Ok(());
         };
         let own: Arc<dyn Tap> = own;
-        if self.is_tapping.swap(sees, Relaxed) == sees {
-            return Ok(());
-        }
         let taps = stack().network().taps();
-        match sees {
-            true => taps
-                .add(own)
-                .inspect_err(|_| self.is_tapping.store(false, Relaxed)),
-            false => {
+        let mut is_tapping = self.is_tapping.lock();
+        match (sees, *is_tapping) {
+            (true, false) => taps.add(own)?,
+            (false, true) => {
                 taps.remove(&own);
-                Ok(())
             }
+            _ => {}
         }
+        *is_tapping = sees;
+        Ok(())
     }
 
     /// Takes the next packet, or a copy of it.
@@ -273,11 +280,12 @@ impl PacketSocket {
     fn make_ring(&self, value: &Value) -> Result<()> {
         let words: [u32; 4] = value.read()?;
         let [block_size, blocks, slot_size, slots] = words.map(|word| word as usize);
-        if slots == 0 && blocks == 0 {
-            return Ok(());
-        }
+        // A ring stays until the socket is closed.
         if self.ring.get().is_some() {
             return Err(Errno::EBUSY);
+        }
+        if slots == 0 && blocks == 0 {
+            return Ok(());
         }
         let version = match self.version.load(Relaxed) {
             1 => 2,
@@ -324,7 +332,7 @@ impl PacketSocket {
         let is_it = |it: &&mut Option<(u32, u32)>| it.is_some_and(|it| it.0 == index);
         match (watched.iter_mut().find(is_it), joins) {
             (Some(Some((_, count))), true) => {
-                *count += 1;
+                *count = count.checked_add(1).ok_or(Errno::ENOBUFS)?;
                 return Ok(());
             }
             (Some(slot), false) => match slot {
@@ -386,7 +394,7 @@ impl Tap for PacketSocket {
         let filter = self.filter.lock().clone();
         let mut len = seen.size();
         if let Some(filter) = filter {
-            match filter.run_on_packet(&seen) as usize {
+            match filter.program.run_on_packet(&seen) as usize {
                 0 => return,
                 wanted => len = len.min(wanted),
             }
@@ -628,7 +636,14 @@ impl Socket for PacketSocket {
 
     fn set_filter(&self, filter: Option<Program>) -> Result<()> {
         let is_none = filter.is_none();
-        let filter = filter.map(Arc::new);
+        let account = self.common.account();
+        let filter = filter.map(|program| {
+            let charge = |account: &Arc<Account>| account.charge(Kind::Sockets, 0, program.bytes());
+            Arc::new(Filter {
+                _charge: account.map(charge),
+                program,
+            })
+        });
         let old = core::mem::replace(&mut *self.filter.lock(), filter);
         match is_none && old.is_none() {
             true => Err(Errno::ENOENT),

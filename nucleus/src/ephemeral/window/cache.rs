@@ -3,6 +3,7 @@
 //! still map what they mapped; and of each the CPUs that hold no other translation of it.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::{MAX_AHEAD, translations};
@@ -242,25 +243,50 @@ impl Lists {
         true
     }
 
+    /// Ends the mappings of these frames, none of which has a user: their addresses are used first.
+    pub(super) fn end_unused(&mut self, frames: Range<u32>) {
+        if self.valid == 0 {
+            return;
+        }
+        for frame in frames {
+            let Some(number) = self.number_of(frame) else {
+                continue;
+            };
+            debug_assert_eq!(self.bufs[number as usize].users, 0);
+            self.unlink(number);
+            if self.unmap(number) {
+                self.note_held(core::iter::once(number));
+            }
+            self.retire_first(number);
+        }
+    }
+
     /// Makes mappings again.
     pub(super) fn open(&mut self) {
         self.is_closed = false;
     }
 
-    fn find(&mut self, frame: u32) -> Option<u32> {
+    /// Finds the mapping of a frame, in use or not.
+    fn number_of(&self, frame: u32) -> Option<u32> {
         let mut number = self.hashes[self.hash(frame)];
         while number != NONE {
             let buf = &self.bufs[number as usize];
             if buf.frame == frame {
-                if buf.users == 0 {
-                    self.unlink(number);
-                }
-                self.bufs[number as usize].users += 1;
                 return Some(number);
             }
             number = buf.chain;
         }
         None
+    }
+
+    /// One more user of the mapping of a frame, if there is one.
+    fn find(&mut self, frame: u32) -> Option<u32> {
+        let number = self.number_of(frame)?;
+        if self.bufs[number as usize].users == 0 {
+            self.unlink(number);
+        }
+        self.bufs[number as usize].users += 1;
+        Some(number)
     }
 
     /// Makes the inactive one that was used least lately map a frame, with one user.
@@ -367,6 +393,18 @@ impl Lists {
         match before {
             NONE => self.oldest = number,
             before => self.bufs[before as usize].newer = number,
+        }
+        self.inactive += 1;
+    }
+
+    /// Puts one that maps nothing before the other inactive ones.
+    fn retire_first(&mut self, number: u32) {
+        let behind = core::mem::replace(&mut self.oldest, number);
+        let buf = &mut self.bufs[number as usize];
+        (buf.older, buf.newer) = (NONE, behind);
+        match behind {
+            NONE => self.newest = number,
+            behind => self.bufs[behind as usize].older = number,
         }
         self.inactive += 1;
     }

@@ -28,6 +28,7 @@ mod cache;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -63,7 +64,7 @@ const COMMON: usize = 4;
 static CACHES: Restart<[SpinLock<Lists>; 1 + MAX_CPUS]> = Restart::new(no_caches());
 
 const fn no_caches() -> [SpinLock<Lists>; 1 + MAX_CPUS] {
-    [const { SpinLock::new(Rank::KernelSpace, Lists::new()) }; 1 + MAX_CPUS]
+    [const { SpinLock::new(Rank::EphemeralMappings, Lists::new()) }; 1 + MAX_CPUS]
 }
 
 /// What TLBs may hold of each address, from [`FIRST`] on.
@@ -491,6 +492,17 @@ pub(super) fn free(slot: u32) {
     let is_wanted = cache_of(slot).lock_irq().release(slot, keeps());
     if is_wanted {
         SLEEPERS.wake_all();
+    }
+}
+
+/// Ends the kept mappings of frames that become page tables, which no mapping but that of page
+/// tables lets the kernel write. Other CPUs drop what they hold of them as they drop what they hold
+/// of the direct map. The caller has the frames alone.
+pub(super) fn end_unused(frames: Range<u32>) {
+    if !TRANSLATIONS.load(Ordering::Relaxed).is_null() && keeps() {
+        for cache in CACHES.iter() {
+            cache.lock_irq().end_unused(frames.clone());
+        }
     }
 }
 

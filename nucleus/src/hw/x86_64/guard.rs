@@ -15,6 +15,9 @@
 //! | protection keys for supervisor pages | two `wrmsr` | as here |
 //! | a mapping of the CPU for the moment | an entry and `invlpg` | as here |
 //!
+//! Ephemeral mappings that were kept for a frame end when it is set aside
+//! ([`end_unused`](crate::ephemeral)).
+//!
 //! # No shootdown
 //!
 //! A block is guarded when it is set aside for page tables, and stays guarded while the page-table

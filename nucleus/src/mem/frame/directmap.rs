@@ -29,7 +29,7 @@ use crate::VirtAddr;
 use crate::counters::Counter;
 use crate::cpu::percpu::Pinned;
 use crate::hw::DirectMap;
-use crate::hw::machine;
+use crate::hw::{handlers, machine};
 use crate::lock::{Rank, SpinLock};
 
 /// Where a frame is.
@@ -208,8 +208,11 @@ fn hide_some() -> bool {
 
 /// Sets or clears the flag `cached` of frames, which become page tables or were some, and takes the
 /// right to write them in the direct map away, or gives it back: page tables are written elsewhere.
-/// The caller owns them alone.
+/// The caller owns them alone. Ephemeral mappings that were kept for them end before.
 pub(super) fn flag_tables(frames: core::ops::Range<u32>, cached: bool) {
+    if cached {
+        handlers::end_mappings(frames.clone());
+    }
     // Together, for those who compare the two.
     let _changing = machine::is_guarded().then(|| CHANGING.lock_irq());
     if machine::is_guarded() {

@@ -71,10 +71,8 @@ fn covers(results: &Results, experiment: &str) -> bool {
 
 fn change(old: &Results, new: &Results, before: &Row, after: &Row) -> Change {
     let clock = new.machine.clock;
-    let relative = clock != Clock::Icount
-        && same_other(old, new)
-        && before.ratio.is_some()
-        && after.ratio.is_some();
+    let relative =
+        !clock.counts() && same_other(old, new) && before.ratio.is_some() && after.ratio.is_some();
     let (a, b) = (figures(before, relative), figures(after, relative));
     let quartiles =
         |values: &[f64]| [0.25, 0.5, 0.75].map(|part| statistics::quantile(values, part));

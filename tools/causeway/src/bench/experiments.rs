@@ -55,6 +55,8 @@ pub struct Experiment {
     #[serde(default)]
     pub modules: Vec<String>,
     #[serde(default)]
+    pub network: bool,
+    #[serde(default)]
     pub disks: bool,
     #[serde(default)]
     pub memory_disk: bool,
@@ -219,6 +221,12 @@ pub fn modules(names: &[String]) -> Vec<&'static str> {
     let found = names.iter().filter_map(|name| find(name));
     let modules = found.flat_map(|(_, _, it)| &it.modules);
     modules.map(String::as_str).collect()
+}
+
+/// Whether some of these experiments need a network card, and a peer behind it.
+pub fn need_network(names: &[String]) -> bool {
+    let mut found = names.iter().filter_map(|name| find(name));
+    found.any(|(_, _, it)| it.network)
 }
 
 /// Whether some of these experiments need disks.

@@ -45,6 +45,9 @@ pub struct Measured {
     /// Operations of one batch.
     #[serde(default)]
     pub operations: u64,
+    /// Bytes that an operation moves, for rates.
+    #[serde(default)]
+    pub bytes: u64,
     /// Events of one operation; those that did not happen are left out.
     #[serde(default)]
     pub counters: BTreeMap<String, f64>,

@@ -15,13 +15,16 @@ use tempfile::TempDir;
 
 use super::experiments;
 use super::lines::{self, Line};
+use super::link::{self, Link};
 use super::pin;
 use super::results::Kernel;
+use super::sections::Sections;
 use crate::compare::Ground;
 use crate::console::Console;
 use crate::disk::Disk;
 use crate::guest::{Ending, Guest};
 use crate::linux::{Linux, Mitigations};
+use crate::profile;
 use crate::qemu::Machine;
 use crate::root::Root;
 use crate::symbols;
@@ -97,6 +100,10 @@ pub struct Stage {
     words: Vec<String>,
     /// How long a guest may report nothing.
     limit: Duration,
+    /// The network of experiments that need one.
+    link: Option<link::Options>,
+    /// The plugin that counts instructions, if they are counted so.
+    counter: Option<PathBuf>,
     /// The archive and the boots' disks stand in it.
     folder: TempDir,
 }
@@ -122,24 +129,39 @@ impl Stage {
         mut root: Root,
         words: Vec<String>,
         limit: Duration,
+        link: Option<link::Options>,
+        counts: bool,
     ) -> Result<Self> {
         let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
         let archive = folder.path().join("root.cpio");
         root.file(INIT.trim_start_matches('/'), 0o755, INIT_SCRIPT);
         root.write(&archive)?;
+        let counter = counts.then(|| profile::plugin(folder.path())).transpose()?;
         Ok(Self {
             ground,
             archive,
             words,
             limit,
+            link,
+            counter,
             folder,
         })
     }
 
     /// The machine in which a kernel runs these experiments, with these disks.
-    fn machine(&self, side: &Side, names: &[String], disks: &[Disk]) -> Machine {
+    ///
+    /// # Errors
+    /// When no random bytes can be had for the card.
+    fn machine(
+        &self,
+        side: &Side,
+        names: &[String],
+        disks: &[Disk],
+        link: Option<&Link>,
+    ) -> Result<Machine> {
         let mut command = vec![INIT.to_owned(), names.join(",")];
         command.extend(self.words.iter().cloned());
+        command.extend(link.map(Link::bench).into_iter().flatten());
         let full = self.words.iter().any(|word| word == FULL);
         let memory_disk =
             experiments::need_memory_disk(names).then(|| MEMORY_DISK[usize::from(full)]);
@@ -154,6 +176,9 @@ impl Stage {
                 if let (Some(size), true) = (memory_disk, has_memory_disks) {
                     options.push(format!("md={size}M"));
                 }
+                if let Some(link) = link {
+                    options.extend(link.causeway()?);
+                }
                 (file, Console::pipes().command_line(&options, &command))
             }
             System::Linux(linux, mitigations) => {
@@ -161,9 +186,10 @@ impl Stage {
                 // Its first program finds what the kernel does not know in its environment.
                 let disk = memory_disk.map(|size| format!("memory_disk={} ", size << 10));
                 let disk = disk.unwrap_or_default();
+                let address = link.map(|link| link.linux() + " ").unwrap_or_default();
                 // Nothing may stand between the guest's lines.
                 let line = format!(
-                    "{own} loglevel=1 {disk}rdinit={INIT} -- {}",
+                    "{own} loglevel=1 {disk}{address}rdinit={INIT} -- {}",
                     command[1..].join(" ")
                 );
                 (&linux.kernel, line)
@@ -174,12 +200,19 @@ impl Stage {
         let words = disks.iter().enumerate();
         let words = words.flat_map(|(number, disk)| disk.qemu(number));
         machine.extra.extend(words);
-        machine
+        if let Some(link) = link {
+            machine.extra.extend(link.qemu(machine.cpus)?);
+        }
+        Ok(machine)
     }
 
     /// QEMU's flags that all kernels get.
     pub fn flags(&self, side: &Side) -> String {
-        let command = self.machine(side, &[], &[]).command(Path::new("LOG"));
+        // Without disks and card no error is possible, and nothing to be shown.
+        let Ok(machine) = self.machine(side, &[], &[], None) else {
+            return String::new();
+        };
+        let command = machine.command(Path::new("LOG"));
         let mut words = command
             .get_args()
             .map(|word| word.to_string_lossy().into_owned())
@@ -207,7 +240,21 @@ impl Stage {
         } else {
             Vec::new()
         };
-        let (guest, keys, screen) = Guest::start(&self.machine(side, names, &disks), false)?;
+        let link = self
+            .link
+            .as_ref()
+            .filter(|_| experiments::need_network(names));
+        let link = link.map(Link::new).transpose()?;
+        let mut machine = self.machine(side, names, &disks, link.as_ref())?;
+        let sections = match &self.counter {
+            None => None,
+            Some(plugin) => {
+                let file = scratch.path().join("sections");
+                machine.extra.extend(profile::sections_into(plugin, &file));
+                Some(Sections::of(&file))
+            }
+        };
+        let (guest, keys, screen) = Guest::start(&machine, false)?;
         Ok(Boot {
             _scratch: scratch,
             guest,
@@ -217,6 +264,8 @@ impl Stage {
             limit: self.limit,
             others: VecDeque::new(),
             pinned: false,
+            sections,
+            _link: link,
         })
     }
 }
@@ -233,6 +282,10 @@ pub struct Boot {
     others: VecDeque<String>,
     /// The CPUs have been given their processors.
     pinned: bool,
+    /// The counts of instructions, if there are any.
+    sections: Option<Sections>,
+    /// The network of this boot.
+    _link: Option<Link>,
     /// The disks of this boot stand in it.
     _scratch: TempDir,
 }
@@ -267,7 +320,10 @@ impl Boot {
                         if !std::mem::replace(&mut self.pinned, true) {
                             pin::pin(self.guest.process());
                         }
-                        return Ok(Ok(line));
+                        return Ok(Ok(match (line, &mut self.sections) {
+                            (Line::Row(row), Some(sections)) => sections.counted(row),
+                            (line, _) => line,
+                        }));
                     }
                     None => {
                         if !line.trim().is_empty() {

@@ -14,6 +14,7 @@ mod diff;
 pub mod experiments;
 pub mod icount;
 pub mod lines;
+mod link;
 mod machine;
 mod names;
 mod number;
@@ -24,6 +25,7 @@ mod progress;
 pub mod report;
 pub mod results;
 mod revision;
+mod sections;
 pub mod statistics;
 mod table;
 mod turns;
@@ -44,7 +46,7 @@ use crate::linux::{Linux, Mitigations};
 use crate::outcome;
 use crate::project::{self, Profile};
 use crate::qemu::{self, Accelerator};
-use crate::root::Root;
+use crate::root::{BUSYBOX, Root};
 use crate::run;
 use collect::Collection;
 use machine::{Side, Stage, System};
@@ -88,10 +90,10 @@ pub fn bench(options: &Bench) -> Result<u8> {
     let names = names::chosen(&options.names, &known)?;
     qemu::kibibytes(&options.memory)?;
     let kernel = run::kernel_of(options.kernel.as_deref(), Profile::Release)?;
-    let wanted = if options.icount {
-        Accelerator::Icount
-    } else {
-        Accelerator::Auto
+    let wanted = match (options.busy, options.icount) {
+        (true, _) => Accelerator::Busy,
+        (false, true) => Accelerator::Icount,
+        (false, false) => Accelerator::Auto,
     };
     let (accelerator, _) = qemu::choose(wanted, &kernel)?;
     let ground = Ground {
@@ -101,16 +103,25 @@ pub fn bench(options: &Bench) -> Result<u8> {
         iommu: options.iommu,
     };
     let sides = sides(options, &home, &kernel)?;
-    let mut root = Root::busybox()?;
-    root.host_file("bin/bench", &program, 0o755)?;
+    let mut root = match &options.root {
+        Some(folder) => Root::folder(folder)?,
+        None => Root::busybox()?,
+    };
+    if options.root.is_some() {
+        root.host_file("busybox", Path::new(BUSYBOX), 0o755)?;
+    }
+    let wants_peer = experiments::need_network(&names) && !options.icount;
+    let link = wants_peer.then(|| options.link.clone());
+    root.host_file("bench", &program, 0o755)?;
     for side in &sides {
         if let System::Linux(linux, _) = &side.system {
             linux.add_modules(&mut root, &experiments::modules(&names))?;
         }
     }
     // A count must not depend on input from outside, and turns would not improve it.
-    let paced = sides.len() > 1 && !options.icount;
-    let stage = Stage::new(ground, root, words(options, paced), options.limit())?;
+    let paced = sides.len() > 1 && !options.counts();
+    let words = words(options, paced);
+    let stage = Stage::new(ground, root, words, options.limit(), link, options.busy)?;
     let folder = options
         .out
         .clone()
@@ -178,7 +189,7 @@ fn words(options: &Bench, paced: bool) -> Vec<String> {
     if options.full {
         words.push(machine::FULL.into());
     }
-    if options.icount {
+    if options.counts() {
         words.extend(["--batches".into(), COUNTED_BATCHES.into()]);
     }
     for row in &options.rows {
@@ -282,6 +293,7 @@ fn described(options: &Bench, accelerator: Accelerator, flags: String) -> Machin
     let (accelerator, clock) = match accelerator {
         Accelerator::Kvm => ("kvm", Clock::Kvm),
         Accelerator::Icount => ("tcg", Clock::Icount),
+        Accelerator::Busy => ("tcg", Clock::Busy),
         Accelerator::Tcg | Accelerator::Auto => ("tcg", Clock::Tcg),
     };
     let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -312,7 +324,7 @@ fn described(options: &Bench, accelerator: Accelerator, flags: String) -> Machin
             options.mitigations(),
             options.mitigations().explained()
         ),
-        set: if options.icount {
+        set: if options.counts() {
             "batches"
         } else if options.full {
             "full"

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::link;
 use crate::linux::Mitigations;
 use crate::options::seconds;
 use crate::qemu::Iommu;
@@ -53,6 +54,10 @@ pub struct Bench {
     /// Count instructions in place of time: one CPU, emulated, and a fixed number of batches
     #[arg(long)]
     pub icount: bool,
+    /// Count the instructions that the CPU executes, for experiments with a network: as --icount,
+    /// but an idle CPU waits in real time for its peer, and its time counts for nothing
+    #[arg(long, conflicts_with = "icount")]
+    pub busy: bool,
     /// What the kernel is held against: `linux`, itself (`causeway`), an older state of its source,
     /// or `none`
     #[arg(long, value_name = "causeway|linux|none|REV", default_value = "linux")]
@@ -75,6 +80,11 @@ pub struct Bench {
     /// Memory, in M or G
     #[arg(long = "mem", value_name = "SIZE", default_value = "1G")]
     pub memory: String,
+    /// Use this folder as the guests' root, with the experiments added [default: Debian's busybox]
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+    #[command(flatten)]
+    pub link: link::Options,
     /// Put the devices behind an IOMMU
     #[arg(long, value_enum, value_name = "KIND", num_args = 0..=1, require_equals = true,
           default_missing_value = "on")]
@@ -113,14 +123,19 @@ pub struct Bench {
 }
 
 impl Bench {
+    /// Whether instructions are counted, in place of time.
+    pub fn counts(&self) -> bool {
+        self.icount || self.busy
+    }
+
     /// How many times each kernel is booted. Instructions are the same each time.
     pub fn pairs(&self) -> u32 {
-        self.runs.unwrap_or(if self.icount { 1 } else { 5 })
+        self.runs.unwrap_or(if self.counts() { 1 } else { 5 })
     }
 
     /// What the kernels do against flaws of the CPU.
     pub fn mitigations(&self) -> Mitigations {
-        self.mitigations.unwrap_or(match self.icount {
+        self.mitigations.unwrap_or(match self.counts() {
             true => Mitigations::Off,
             false => Mitigations::Default,
         })
@@ -128,12 +143,12 @@ impl Bench {
 
     /// The guests' CPUs.
     pub fn cpus(&self) -> u32 {
-        self.smp.unwrap_or(if self.icount { 1 } else { 2 })
+        self.smp.unwrap_or(if self.counts() { 1 } else { 2 })
     }
 
     /// How long a guest may report nothing: longer than the guest itself gives any row.
     pub fn limit(&self) -> Duration {
-        let seconds = if self.full || self.icount { 900 } else { 180 };
+        let seconds = if self.full || self.counts() { 900 } else { 180 };
         self.limit.unwrap_or(Duration::from_secs(seconds))
     }
 }

@@ -86,6 +86,15 @@ pub enum Clock {
     Tcg,
     /// Instructions, one a nanosecond: repeats to the digit on one CPU.
     Icount,
+    /// Instructions that the CPU executed, one a nanosecond; it waited in real time for a peer.
+    Busy,
+}
+
+impl Clock {
+    /// Whether a nanosecond is an instruction.
+    pub fn counts(self) -> bool {
+        matches!(self, Self::Icount | Self::Busy)
+    }
 }
 
 /// A kernel that was booted.

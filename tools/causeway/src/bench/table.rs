@@ -215,6 +215,7 @@ pub fn machine(results: &Results) -> String {
     let clock = match machine.clock {
         Clock::Kvm => "the clock is the host's processor's",
         Clock::Tcg => "emulated: ratios say more than times",
+        Clock::Busy => "executed instructions, one a nanosecond; idle time is none",
         Clock::Icount => "the clock counts instructions: one is a nanosecond",
     };
     let _ = writeln!(
@@ -265,7 +266,7 @@ pub fn summary(results: &Results) -> String {
             calm * 100.0
         );
     }
-    if results.pairs < FEW && results.machine.clock != Clock::Icount {
+    if results.pairs < FEW && !results.machine.clock.counts() {
         let _ = writeln!(
             text,
             "so few pairs cannot tell what is noise; at least {FEW} can (--runs)"

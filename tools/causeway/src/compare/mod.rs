@@ -67,7 +67,7 @@ impl Ground {
             memory: self.memory.clone(),
             accelerator: self.accelerator,
             // The host's numbers would make no two runs the same.
-            entropy: self.accelerator != Accelerator::Icount,
+            entropy: !self.accelerator.counts(),
             iommu: self.iommu,
             extra: Vec::new(),
         }

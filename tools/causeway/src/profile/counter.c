@@ -7,6 +7,9 @@
  * instruction `nopl BEGIN(%rax)` forgets all at its first time and counts on from there, `nopl
  * END(%rax)` stops until the next BEGIN. Both do nothing on any machine.
  *
+ * With `sections=FILE` in place of `out=FILE`, each END writes a line `PROGRAMS KERNEL` into FILE: the
+ * instructions since the last BEGIN.
+ *
  * FILE has a line `programs N`, the instructions of programs, and for each block of the kernel a
  * line `block TIMES ADDRESS OFFSET...`: how often it ran, and where its instructions stand.
  *
@@ -72,6 +75,9 @@ static struct block *buckets[BUCKETS];
 static uint64_t programs;
 static bool started, counting, marked;
 static char path[4096];
+/* The sections' file, and the kernel's instructions of one. Without it they are not added up. */
+static FILE *sections;
+static uint64_t kernel;
 
 /* Translation takes turns under no lock of QEMU's that the interface promises. */
 static char lock;
@@ -99,7 +105,12 @@ static void ran_kernel(unsigned cpu, void *data)
 {
     (void)cpu;
     if (__atomic_load_n(&counting, __ATOMIC_RELAXED)) {
-        __atomic_fetch_add(&((struct block *)data)->times, 1, __ATOMIC_RELAXED);
+        struct block *block = data;
+        if (sections) {
+            __atomic_fetch_add(&kernel, block->count, __ATOMIC_RELAXED);
+        } else {
+            __atomic_fetch_add(&block->times, 1, __ATOMIC_RELAXED);
+        }
     } else {
         __atomic_store_n(&started, true, __ATOMIC_RELAXED);
     }
@@ -121,10 +132,13 @@ static void ran_begin(unsigned cpu, void *data)
 {
     (void)cpu, (void)data;
     enter();
-    if (!marked) {
-        __atomic_store_n(&marked, true, __ATOMIC_RELAXED);
+    if (sections) {
+        __atomic_store_n(&programs, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&kernel, 0, __ATOMIC_RELAXED);
+    } else if (!marked) {
         forget();
     }
+    __atomic_store_n(&marked, true, __ATOMIC_RELAXED);
     __atomic_store_n(&counting, true, __ATOMIC_RELAXED);
     leave();
 }
@@ -132,7 +146,13 @@ static void ran_begin(unsigned cpu, void *data)
 static void ran_end(unsigned cpu, void *data)
 {
     (void)cpu, (void)data;
+    enter();
+    if (sections && counting) {
+        fprintf(sections, "%" PRIu64 " %" PRIu64 "\n", programs, kernel);
+        fflush(sections);
+    }
     __atomic_store_n(&counting, false, __ATOMIC_RELAXED);
+    leave();
 }
 
 /* The word of a mark, or 0. */
@@ -209,6 +229,9 @@ static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 static void ended(qemu_plugin_id_t id, void *data)
 {
     (void)id, (void)data;
+    if (sections) {
+        return;
+    }
     FILE *file = fopen(path, "w");
     if (!file) {
         perror(path);
@@ -235,11 +258,19 @@ __attribute__((visibility("default"))) int qemu_plugin_install(qemu_plugin_id_t 
                                                                char **argv)
 {
     (void)info;
-    if (argc != 1 || strncmp(argv[0], "out=", 4) != 0 || strlen(argv[0]) - 4 >= sizeof path) {
-        fprintf(stderr, "counter: wants out=FILE\n");
+    static const char by_section[] = "sections=";
+    if (argc == 1 && strncmp(argv[0], by_section, strlen(by_section)) == 0) {
+        sections = fopen(argv[0] + strlen(by_section), "w");
+        if (!sections) {
+            perror(argv[0]);
+            return -1;
+        }
+    } else if (argc == 1 && strncmp(argv[0], "out=", 4) == 0 && strlen(argv[0]) - 4 < sizeof path) {
+        strcpy(path, argv[0] + 4);
+    } else {
+        fprintf(stderr, "counter: wants out=FILE or sections=FILE\n");
         return -1;
     }
-    strcpy(path, argv[0] + 4);
     qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
     qemu_plugin_register_atexit_cb(id, ended, NULL);
     return 0;

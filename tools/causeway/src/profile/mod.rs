@@ -82,12 +82,23 @@ pub fn profile(options: &options::Profile) -> Result<u8> {
 /// # Errors
 /// When the plugin cannot be built.
 pub fn count_into(file: &Path, folder: &Path) -> Result<Vec<String>> {
-    let plugin = build(folder)?;
+    let plugin = plugin(folder)?;
     let word = format!("{},out={}", plugin.display(), file.display());
     Ok(vec!["-plugin".into(), word])
 }
 
-fn build(folder: &Path) -> Result<PathBuf> {
+/// The words for QEMU's command line that make this plugin write a line into `file` at each mark
+/// that ends a counted part: `PROGRAMS KERNEL`, the instructions of each since the mark before it.
+pub fn sections_into(plugin: &Path, file: &Path) -> [String; 2] {
+    let word = format!("{},sections={}", plugin.display(), file.display());
+    ["-plugin".into(), word]
+}
+
+/// Builds the plugin in `folder`, and returns its file.
+///
+/// # Errors
+/// When there is no compiler.
+pub fn plugin(folder: &Path) -> Result<PathBuf> {
     let (source, plugin) = (folder.join("counter.c"), folder.join("counter.so"));
     std::fs::write(&source, PLUGIN)?;
     let built = Command::new("cc")

@@ -36,6 +36,9 @@ pub fn run(bench: &Bench, report: &mut Report) {
     }
     report.run("bench: two experiments against itself", || small(bench));
     report.run("bench: a slower row is found", || slower(bench));
+    report.run("bench: a network, by QEMU's own and by the host's", || {
+        network(bench)
+    });
     report.run("bench: a wrong name", || {
         let output = causeway(&["bench", "frok"]).output()?;
         let named = text(&output.stderr).contains("fork");
@@ -94,6 +97,36 @@ fn small(bench: &Bench) -> Result<()> {
         "the report, {} bytes, names no row",
         report.len()
     );
+    Ok(())
+}
+
+/// Rows over the card with the peer of this program: counted instructions by QEMU's network, where
+/// the card has no offloads, and times by whatever the host has.
+fn network(bench: &Bench) -> Result<()> {
+    let rows = [
+        "send-64KiB",
+        "receive-16KiB",
+        "udp-latency",
+        "close-accept",
+        "web-64KiB",
+    ];
+    for (name, words) in [("busy", &["--busy", "--net", "user"][..]), ("card", &[])] {
+        let out = folder(bench, name);
+        let mut run = causeway(&["bench", "network", "--against", "none", "--runs", "1"]);
+        run.arg("--kernel").arg(&bench.fast).arg("--out").arg(&out);
+        run.args(words);
+        for row in rows {
+            run.args(["--rows", row]);
+        }
+        let output = run.output()?;
+        ends(&output, 0, true)?;
+        let results = results(&out)?;
+        for row in rows {
+            let mut found = results.rows.iter().filter(|it| it.id.ends_with(row));
+            let has_value = |it: &Row| it.value(0).is_some_and(|value| value > 0.0);
+            ensure!(found.any(has_value), "{row}: {}", shown(&output));
+        }
+    }
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
@@ -133,6 +134,7 @@ impl Bench {
                 ("tests", "guest-tests"),
                 ("tests", "random-calls"),
                 ("tests", "attacks"),
+                ("tests", "exchange"),
                 ("bin", "bench"),
             ] {
                 root.host_file(Path::new(place).join(name), &self.program(name), 0o755)?;
@@ -449,6 +451,28 @@ impl Plan<'_> {
         guest.wait(None)?;
         said.with_context(|| guest.log().join("\n    "))
     }
+}
+
+/// Gives QEMU's monitor at this socket a command, and waits until it is done.
+///
+/// # Errors
+/// When nothing listens there.
+pub fn tell_monitor(socket: &Path, command: &str) -> Result<()> {
+    const PROMPT: &[u8] = b"(qemu) ";
+    let mut stream = UnixStream::connect(socket)?;
+    let mut said = Vec::new();
+    let mut wait = |stream: &mut UnixStream| -> Result<()> {
+        said.clear();
+        while !said.ends_with(PROMPT) {
+            let mut byte = [0];
+            stream.read_exact(&mut byte)?;
+            said.push(byte[0]);
+        }
+        Ok(())
+    };
+    wait(&mut stream)?;
+    writeln!(stream, "{command}")?;
+    wait(&mut stream)
 }
 
 /// A guest that has ended.

@@ -2,14 +2,11 @@
 //! that asked.
 
 use std::fs;
-use std::io::Write;
-use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use super::Report;
-use super::boot::Bench;
+use super::boot::{Bench, tell_monitor};
 use crate::disk::Disk;
 use crate::root::ext2;
 
@@ -115,12 +112,9 @@ pub(super) fn gone(bench: &Bench) -> Result<()> {
         &socket,
     ]);
     let finished = guest.run_with(move |line| {
-        if line == "ready"
-            && let Ok(mut socket) = UnixStream::connect(&monitor)
-        {
+        if line == "ready" {
             // The answer does not matter: the guest sees whether it was done.
-            let _ = socket.write_all(b"drive_del gone\n");
-            std::thread::sleep(Duration::from_millis(200));
+            let _ = tell_monitor(&monitor, "drive_del gone");
         }
     })?;
     finished.ended(0)?;

@@ -6,7 +6,8 @@
 //! gives guests disks and looks at the images, [`devices`] memory of devices, [`ext2`] does so with
 //! roots that stay or whose machine is killed, [`database`] with Debian's sqlite3 on them, [`swap`]
 //! gives small guests swap space, [`iommu`] runs some of all of these with the devices behind an
-//! IOMMU, [`network`] guests with a network card, [`debian`] compares the output of scripts of
+//! IOMMU, [`network`] guests with a network card, [`bad_link`] two of them with a bad link,
+//! [`servers`] one with Debian's servers and clients, [`debian`] compares the output of scripts of
 //! Debian's programs with Linux's, [`install`] installs the host command and runs it without the
 //! source, [`bench`] runs `causeway bench` on a few rows, [`experiments`] each row of the guest's
 //! bench once, [`compare`] runs `causeway compare-linux` where there is a Linux, [`icount`]
@@ -18,6 +19,7 @@
 //! [`zero_copy`] passes pages over network cards. [`boot`] plans and runs a boot for all of them.
 
 mod attacks;
+mod bad_link;
 mod bench;
 mod boot;
 mod compare;
@@ -38,6 +40,7 @@ mod programs;
 mod python;
 mod report;
 mod roots;
+mod servers;
 mod session;
 mod shares;
 mod starts;
@@ -321,6 +324,8 @@ fn groups(bench: &boot::Bench, report: &mut Report, options: &options::Test) -> 
             iommu::run(bench, &mut beside);
             network::run(bench, &mut beside);
             zero_copy::run(bench, &mut beside);
+            bad_link::run(bench, &mut beside, options.long);
+            servers::run(bench, &mut beside);
         });
         strange_programs(bench, report, options)
     })?;

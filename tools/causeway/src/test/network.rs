@@ -1,22 +1,21 @@
 //! Guests on a network: servers that the host reaches, clients that reach the host, guests that
 //! reach each other, and a card with several queues that cuts segments.
 
-use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
-use super::boot::{Bench, Plan};
+use super::boot::{Bench, Finished, Plan};
 use super::{Report, roots};
 use crate::net::Options;
 use crate::qemu::Iommu;
 use crate::root::Root;
+use crate::tap::Tap;
 
 /// Bytes of what is fetched: many segments, and no whole number of pages.
 const LEN: usize = (3 << 20) + 4321;
@@ -75,7 +74,7 @@ pub fn run(bench: &Bench, report: &mut Report) {
         });
     }
     // Only root can make an interface of the host's.
-    match Tap::new() {
+    match Tap::new(1500) {
         Err(why) => println!("  no interface of the host's can be made: {why:#}"),
         Ok(tap) => {
             for (cpus, iommu) in [(1, None), (4, None), (2, Some(Iommu::On))] {
@@ -88,19 +87,19 @@ pub fn run(bench: &Bench, report: &mut Report) {
 }
 
 /// Bytes of which no piece is like another.
-fn bytes() -> Vec<u8> {
+pub fn bytes() -> Vec<u8> {
     let words = (0..LEN as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 15) as u8);
     words.collect()
 }
 
 /// A port of this host that is free.
-fn free_port() -> Result<u16> {
+pub fn free_port() -> Result<u16> {
     let any = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     Ok(any.local_addr()?.port())
 }
 
 /// Options as a user gives them.
-fn options(net: Option<&str>, ports: &[(u16, u16)], own: Option<&str>) -> Result<Options> {
+pub fn options(net: Option<&str>, ports: &[(u16, u16)], own: Option<&str>) -> Result<Options> {
     Ok(Options {
         net: net.map(str::parse).transpose()?,
         ports: ports
@@ -130,7 +129,10 @@ fn fetch(at: (Ipv4Addr, u16), path: &str) -> Result<Vec<u8>> {
 }
 
 /// Runs a guest, and `act` when it has said that it is ready.
-fn when_ready(guest: &Plan<'_>, act: impl Fn() -> Result<()> + Send + 'static) -> Result<String> {
+pub fn when_ready(
+    guest: &Plan<'_>,
+    act: impl Fn() -> Result<()> + Send + 'static,
+) -> Result<String> {
     let (tell, hear) = mpsc::channel();
     let finished = guest.run_with(move |line| {
         if line == "ready" {
@@ -258,12 +260,14 @@ fn clients<'a>(guest: impl Fn(&str) -> Plan<'a>) -> Result<()> {
     let url = format!("http://10.0.2.2:{port}/");
     let line = format!(
         "wget -qO /tmp/a {url} & wget -qO /tmp/b {url} & wget -qO /tmp/c {url} & wait; \
-         cmp /tmp/a /tmp/b && cmp /tmp/a /tmp/c && nc 10.0.2.2 {port} </tmp/a; echo sent"
+         cmp /tmp/a /tmp/b && cmp /tmp/a /tmp/c && nc 10.0.2.2 {port} </tmp/a; echo sent; \
+         awk '/lo:/ {{ print $2, $10 }}' /proc/net/dev"
     );
     let net = options(Some("user"), &[], None)?;
     let finished = guest(&line).timeout(180).net(&net)?.run()?;
     finished.ended(0)?;
-    finished.printed("sent\n")?;
+    // Nothing of it went over the loopback interface.
+    finished.printed("sent\n0 0\n")?;
     let served = hear.recv_timeout(PATIENCE);
     served.map_err(|_| anyhow!("a client did not come"))?
 }
@@ -278,23 +282,36 @@ fn joined(bench: &Bench) -> Result<()> {
     let server = bench.shell(&line).timeout(180).net(&net)?;
     let fetch = "wget -qO- http://10.55.0.1/numbers | md5sum; echo end | nc 10.55.0.1 81";
     let client = bench.shell(fetch).timeout(120).net(&other)?;
+    let (server, client) = in_turn(|each| server.run_with(each), || client.run())?;
+    client.printed("daef482d6c698625ab13d987d14e8781  -\n")?;
+    server.printed("ready\nover\n")
+}
+
+/// Runs a guest, which is given what is to be called with each of its lines, and another one when
+/// it has said that it is ready.
+///
+/// # Errors
+/// When QEMU cannot be started, or it never is ready.
+pub fn in_turn(
+    server: impl FnOnce(Box<dyn FnMut(&str) + Send>) -> Result<Finished> + Send,
+    client: impl FnOnce() -> Result<Finished>,
+) -> Result<(Finished, Finished)> {
     let (tell, hear) = mpsc::channel();
-    thread::scope(|scope| -> Result<()> {
-        let both = scope.spawn(move || {
-            server.run_with(move |line| {
+    thread::scope(|scope| {
+        let server = scope.spawn(move || {
+            server(Box::new(move |line| {
                 if line == "ready" {
                     let _ = tell.send(());
                 }
-            })
+            }))
         });
         let ready = hear.recv_timeout(Duration::from_secs(180));
-        let fetched = ready.is_ok().then(|| client.run()).transpose();
-        let server = both.join().map_err(|_| anyhow!("panicked"))??;
-        let Some(client) = fetched? else {
-            bail!("the server: {}", server.why());
-        };
-        client.printed("daef482d6c698625ab13d987d14e8781  -\n")?;
-        server.printed("ready\nover\n")
+        let client = ready.is_ok().then(client).transpose();
+        let server = server.join().map_err(|_| anyhow!("panicked"))??;
+        match client? {
+            Some(client) => Ok((server, client)),
+            None => bail!("the server: {}", server.why()),
+        }
     })
 }
 
@@ -308,68 +325,17 @@ fn none(bench: &Bench) -> Result<()> {
     card.net(&net)?.option("ip=none").run()?.printed("1\n")
 }
 
-/// An interface of the host's with several queues, which goes when this is dropped.
-struct Tap {
-    name: String,
-}
-
-/// The beginning of its name, which a process's number of seven digits at most follows.
-const TAP: &str = "causeway";
-
-/// Removes the interfaces of test runs that were killed.
-fn remove_left_taps() -> Result<()> {
-    for entry in fs::read_dir("/sys/class/net")? {
-        let name = entry?.file_name();
-        let Some(name) = name.to_str() else { continue };
-        let process = name.strip_prefix(TAP).map(str::parse::<u32>);
-        if let Some(Ok(process)) = process
-            && !Path::new(&format!("/proc/{process}")).exists()
-        {
-            drop(Tap { name: name.into() });
-        }
-    }
-    Ok(())
-}
-
-impl Tap {
-    fn new() -> Result<Self> {
-        File::open("/dev/net/tun").context("/dev/net/tun")?;
-        remove_left_taps()?;
-        let tap = Self {
-            name: format!("{TAP}{}", std::process::id()),
-        };
-        for words in [
-            format!("tuntap add dev {} mode tap multi_queue", tap.name),
-            format!("address add 10.56.0.1/24 dev {}", tap.name),
-            format!("link set {} up", tap.name),
-        ] {
-            let made = Command::new("ip").args(words.split(' ')).output();
-            let made = made.context("ip")?;
-            let why = String::from_utf8_lossy(&made.stderr);
-            ensure!(made.status.success(), "ip {words}: {why}");
-        }
-        Ok(tap)
-    }
-}
-
-impl Drop for Tap {
-    fn drop(&mut self) {
-        let words = ["link", "delete", &self.name];
-        // It may not have come so far.
-        let _ = Command::new("ip").args(words).output();
-    }
-}
-
 fn cuts(bench: &Bench, tap: &Tap, cpus: u32) -> Result<()> {
     let line = format!(
         "mkdir /www; seq 1 1000000 >/www/numbers; {SERVES}; \
          dmesg | grep -o '[0-9]* of [0-9]* pairs'; dmesg | grep -c 'SUMS.*CUTS_TCP_V4'"
     );
-    let net = format!("tap={}", tap.name);
-    let net = options(Some(&net), &[], Some("10.56.0.2/24"))?;
+    let net = format!("tap={}", tap.name());
+    let net = options(Some(&net), &[], Some(&tap.guest_in_network()))?;
     let guest = bench.shell(&line).cpus(cpus).timeout(180).net(&net)?;
-    let said = when_ready(&guest, || {
-        let at = |port| (Ipv4Addr::new(10, 56, 0, 2), port);
+    let own = tap.guest();
+    let said = when_ready(&guest, move || {
+        let at = |port| (own, port);
         let wanted: String = (1..=1_000_000).map(|n| format!("{n}\n")).collect();
         let found = fetch(at(80), "/numbers")?;
         ensure!(found == wanted.as_bytes(), "{} bytes came", found.len());
@@ -382,25 +348,4 @@ fn cuts(bench: &Bench, tap: &Tap, cpus: u32) -> Result<()> {
         "{said}"
     );
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_interface_of_a_killed_run_goes_with_the_next_one() {
-        // No process has this number: it is above Linux's limit.
-        let left = Tap {
-            name: format!("{TAP}5000000"),
-        };
-        let words = ["tuntap", "add", "dev", &left.name, "mode", "tap"];
-        let made = Command::new("ip").args(words).status();
-        if !made.is_ok_and(|status| status.success()) {
-            // Only root can make one.
-            return;
-        }
-        remove_left_taps().unwrap();
-        assert!(!Path::new("/sys/class/net").join(&left.name).exists());
-    }
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 
-use super::{database, debian, network, python, strangers, stress};
+use super::{database, debian, network, python, servers, strangers, stress};
 use crate::project;
 use crate::root::debian::{There, make};
 
@@ -43,6 +43,7 @@ pub fn folder(name: &str, packages: &[&str]) -> Result<PathBuf> {
 pub fn prepare() {
     let _ = database::folder();
     let _ = network::folder();
+    let _ = servers::folder();
     let _ = strangers::busybox_32();
     let _ = debian::folder();
     let _ = stress::folder();

@@ -21,6 +21,7 @@ mod map_fault_unmap;
 mod memory_calls;
 mod memory_pressure;
 mod mmap_threads;
+mod network;
 mod object_cache;
 mod passing;
 mod pipe;
@@ -67,6 +68,7 @@ pub const ALL: &[&Experiment] = &[
     &unix_socket::EXPERIMENT,
     &tcp_loopback::EXPERIMENT,
     &udp_loopback::EXPERIMENT,
+    &network::EXPERIMENT,
     &splice::EXPERIMENT,
     &file::EXPERIMENT,
     &postmark::EXPERIMENT,

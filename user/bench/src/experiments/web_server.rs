@@ -31,14 +31,14 @@ A file's pages are stamped with its number, and the client looks at them.",
 
 /// What is served.
 #[derive(Clone, Copy)]
-struct Site {
+pub(super) struct Site {
     /// The name of the rows and of the folder.
-    name: &'static str,
-    files: u64,
+    pub(super) name: &'static str,
+    pub(super) files: u64,
     /// The bytes of all files; `None` for the sizes of [`NASA`].
-    size: Option<usize>,
+    pub(super) size: Option<usize>,
     /// Requests of a batch.
-    batch: u64,
+    pub(super) batch: u64,
 }
 
 const FEW: u64 = 64;
@@ -48,19 +48,19 @@ const FEW_SMALL: Site = Site {
     size: Some(4 << 10),
     batch: FEW,
 };
-const FEW_LARGE: Site = Site {
+pub(super) const FEW_LARGE: Site = Site {
     name: "64KiB",
     size: Some(64 << 10),
     ..FEW_SMALL
 };
 /// Its files have 20.5 KiB on average.
-const NASA: Site = Site {
+pub(super) const NASA: Site = Site {
     name: "nasa",
     files: 12_900,
     size: None,
     batch: 8192,
 };
-const NASA_SHORT: Site = Site {
+pub(super) const NASA_SHORT: Site = Site {
     files: NASA.files / 8,
     batch: NASA.batch / 8,
     ..NASA
@@ -78,7 +78,7 @@ impl Site {
     }
 
     /// The file of the next request.
-    fn next(&self, turn: u64, draws: &mut Draws) -> u64 {
+    pub(super) fn next(&self, turn: u64, draws: &mut Draws) -> u64 {
         match self.size {
             Some(_) => turn % self.files,
             None => draws.popular(self.files),
@@ -86,7 +86,7 @@ impl Site {
     }
 
     /// Makes the files, if an earlier row has not.
-    fn make(&self, folder: &Path) -> Result<(), Failure> {
+    pub(super) fn make(&self, folder: &Path) -> Result<(), Failure> {
         if folder.exists() {
             return Ok(());
         }
@@ -108,7 +108,7 @@ const MOST_BYTES: usize = 64 << 10;
 const SERVE: u8 = 0;
 
 /// The seed of all draws.
-const SEED: u64 = 42;
+pub(super) const SEED: u64 = 42;
 
 /// The longest head of a request or an answer, in bytes.
 const HEAD: usize = 1024;
@@ -197,7 +197,18 @@ fn answer(mut client: TcpStream, root: &Path) -> io::Result<()> {
     let (_, end) = read_head(&mut client, &mut head)?;
     let words = String::from_utf8_lossy(&head[..end]);
     let name = words.split_whitespace().nth(1).unwrap_or_default();
-    let file = File::open(root.join(name.trim_start_matches('/')))?;
+    send_file(&client, &root.join(name.trim_start_matches('/')))
+}
+
+/// Serves one request, whatever it asks for, with the file of this number.
+pub(super) fn answer_with(mut client: TcpStream, root: &Path, number: u64) -> io::Result<()> {
+    read_head(&mut client, &mut [0; HEAD])?;
+    send_file(&client, &root.join(number.to_string()))
+}
+
+/// Answers with a file.
+fn send_file(mut client: &TcpStream, file: &Path) -> io::Result<()> {
+    let file = File::open(file)?;
     let mut left = file.metadata()?.len() as usize;
     write!(client, "HTTP/1.0 200 OK\r\nContent-Length: {left}\r\n\r\n")?;
     while left > 0 {

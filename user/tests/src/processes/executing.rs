@@ -1,9 +1,16 @@
 //! `exec`: programs, scripts, refusals.
 
+use std::os::unix::fs::FileExt;
+
 use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("processes: exec passes words and environment", exec),
+    (
+        "processes: pointers to words up to the end of a page",
+        pointers,
+    ),
+    ("processes: words without memory", words_without_memory),
     ("processes: exec refuses", exec_refusals),
     ("processes: scripts", scripts),
     ("processes: close on exec", close_on_exec),
@@ -204,4 +211,78 @@ fn close_on_exec() -> Outcome {
         ensure!(end == End::Exit(expected), "flags {flags:#o}: {end:?}");
     }
     Ok(())
+}
+
+/// The pointers to a program's words end where memory ends, whatever their number and alignment.
+fn pointers() -> Outcome {
+    let words: Vec<_> = (0..1500).map(|n| c(&n.to_string())).collect();
+    let memory = map(5 * PAGE)?;
+    unmap(memory.wrapping_add(4 * PAGE), PAGE)?;
+    let end = memory as usize + 4 * PAGE;
+    let script = c("echo $#; echo $@ | wc -c");
+    let first = [c("sh"), c("-c"), script, c("name")];
+    for (count, shift) in [
+        (0, 0),
+        (1, 3),
+        (59, 0),
+        (60, 0),
+        (61, 5),
+        (508, 0),
+        (509, 7),
+        (1500, 1),
+    ] {
+        let all: Vec<_> = first.iter().chain(&words[..count]).collect();
+        let mut at = (end - (all.len() + 1) * 8 - shift) as *mut u64;
+        let array = at;
+        for word in all.iter().map(|word| word.as_ptr() as u64).chain([0]) {
+            // SAFETY: the mapping has room up to its end.
+            unsafe { at.write_unaligned(word) };
+            at = at.wrapping_add(1);
+        }
+        let (reader, writer) = pipe(0)?;
+        let child = spawn(|| {
+            call!(dup2(writer, 1));
+            call!(execve(c"/bin/sh".as_ptr(), array.cast(), null()));
+            Ok(())
+        })?;
+        call!(close(writer));
+        let mut answer = String::new();
+        // SAFETY: the descriptor is open, and this its only owner.
+        unsafe { fs::File::from_raw_fd(reader) }.read_to_string(&mut answer)?;
+        equal!(wait(child)?, End::Exit(0));
+        let told: Vec<_> = (0..count).map(|n| n.to_string()).collect();
+        let len = told.join(" ").len() + 1;
+        let lines: Vec<_> = answer.lines().collect();
+        equal!(lines[0], count.to_string());
+        equal!(lines[1].trim(), len.to_string());
+    }
+    unmap(memory, 4 * PAGE)
+}
+
+/// Words for which the kernel has no memory are refused for that.
+fn words_without_memory() -> Outcome {
+    let word = c(&"x".repeat(100_000));
+    let words = [word.as_ptr(), word.as_ptr(), null()];
+    let program = c("/bin/true");
+    let switch = fs::File::options()
+        .write(true)
+        .open("/proc/causeway/failalloc")?;
+    let fail_each = |n: u64| while switch.write_at(n.to_string().as_bytes(), 0).is_err() {};
+    child(|| {
+        // Room for one word.
+        call!(setrlimit(RLIMIT_STACK, &limit_of(512 << 10)));
+        let mut refused = 0;
+        for each in (2..40).cycle().take(200) {
+            fail_each(each);
+            // SAFETY: the list ends with null.
+            let answer = unsafe { execve(program.as_ptr(), words.as_ptr(), null()) };
+            let error = errno();
+            fail_each(0);
+            equal!(answer, -1);
+            ensure!([E2BIG, ENOMEM].contains(&error), error, each);
+            refused += u32::from(error == ENOMEM);
+        }
+        ensure!(refused > 0, "memory was never refused");
+        Ok(())
+    })
 }

@@ -56,6 +56,7 @@ fn clock(results: &Results) -> &'static str {
     match results.machine.clock {
         Clock::Kvm => "on the host’s own processor (KVM)",
         Clock::Tcg => "on QEMU’s software emulation (TCG)",
+        Clock::Busy => "by counting the instructions that an emulated CPU executes",
         Clock::Icount => "on an emulated clock that counts instructions",
     }
 }
@@ -111,12 +112,12 @@ fn warnings(view: &View) -> Markup {
             "The clock ran on QEMU’s software emulation. Ratios hold between kernels on this machine; "
             "times and rates are not those of a processor."
         }),
-        Clock::Icount => texts.push(html! {
+        Clock::Icount | Clock::Busy => texts.push(html! {
             "One nanosecond is one instruction. Caches, TLB misses and waiting for devices cost nothing here, so "
             "instructions that a processor finds slow look cheap."
         }),
     }
-    if results.pairs < QUOTABLE && results.machine.clock != Clock::Icount {
+    if results.pairs < QUOTABLE && !results.machine.clock.counts() {
         texts.push(html! {
             "Only " (count(results.pairs as usize, "pair")) ": quote figures from at least five."
         });

@@ -19,7 +19,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::results::{Clock, Results};
+use super::results::Results;
 use view::View;
 
 /// The page's style. No comment in it may end the element.
@@ -44,7 +44,11 @@ pub fn write(results: &Results, file: &Path) -> Result<()> {
 
 /// The page's text.
 pub fn page(results: &Results) -> String {
-    let counted = matches!(results.machine.clock, Clock::Icount).then(|| in_instructions(results));
+    let counted = results
+        .machine
+        .clock
+        .counts()
+        .then(|| in_instructions(results));
     let view = View::new(counted.as_ref().unwrap_or(results));
     document(&view).into_string()
 }

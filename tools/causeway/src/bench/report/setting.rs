@@ -42,6 +42,7 @@ fn facts(view: &View, machine: &Machine) -> Markup {
     let clock = match machine.clock {
         Clock::Kvm => "time of the host’s processor, which runs the guest itself (KVM)",
         Clock::Tcg => "time of QEMU’s software emulation (TCG)",
+        Clock::Busy => "instructions that the CPU executed, one a nanosecond; idle time is none",
         Clock::Icount => "instructions, one a nanosecond (-icount)",
     };
     let mitigations = match machine.mitigations.as_str() {
@@ -96,7 +97,7 @@ fn method(view: &View) -> Markup {
             @if view.is_pair() {
                 li { "The kernels are alive at once and measure row by row in turn: what slows the host for a while slows both. They pass through all rows again and again, until each had two turns while a fixed piece of work, before and after, showed the host to be calm, or there was no time for more. Each CPU of theirs keeps to one processor of the host, where it has as many. Of a kernel's turns for a row in one boot the best counts. The ratio is taken inside each pair; the table shows the median, the least and the greatest of these." }
             }
-            @if matches!(view.results.machine.clock, Clock::Icount) {
+            @if view.results.machine.clock.counts() {
                 li { "A time is a number of instructions (instr), and a second in a rate is a billion of them." }
             }
             li { "Bars on a mark reach from the least to the greatest of the boots." }

@@ -1,0 +1,171 @@
+//! `causeway peer`, and the other end of the network in a bench: what a guest's experiments send
+//! to, receive from, and are called by.
+//!
+//! It is a server of TCP. Each line that a client sends asks for a service; numbers are decimal:
+//!
+//! | line | service |
+//! |---|---|
+//! | `sink N` | takes bytes until the client's end, and answers one after each N |
+//! | `source` | for each 8 bytes, a number with the least byte first, sends so many bytes |
+//! | `echo` | sends back what comes, at once |
+//! | `close` | closes |
+//! | `udp` | answers the port of a UDP socket, which lives as long as the connection: see [`udp`] |
+//! | `connect PORT COUNT` | makes COUNT connections to the client's port, one after another, and waits for the end of each |
+//! | `hold PORT COUNT` | makes COUNT connections, and keeps them as long as this one |
+//! | `get PORT COUNT WIDTH PATH` | fetches a path by HTTP COUNT times, by WIDTH connections at once |
+//!
+//! The last three answer with a line when they are done: `done BYTES`, or why not; then the next
+//! line may come. A service has a thread, which ends with its client.
+
+mod client;
+mod udp;
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+
+use anyhow::{Context, Result};
+
+/// The bytes that a stream moves at once.
+const CHUNK: usize = 256 << 10;
+
+/// The longest line of a client.
+const LONGEST: u64 = 1024;
+
+/// Options of `causeway peer`.
+#[derive(clap::Args, Debug, Clone)]
+pub struct Options {
+    /// Where to listen. A guest with `--net user` reaches 127.0.0.1 as 10.0.2.2
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7077")]
+    listen: SocketAddr,
+    /// The port of this host that leads to the guest's servers (`causeway run --port`), in place of
+    /// the ports that its programs name
+    #[arg(long, value_name = "PORT")]
+    forward: Option<u16>,
+}
+
+/// Serves until the program is ended.
+///
+/// # Errors
+/// When the address can't be had.
+pub fn peer(options: &Options) -> Result<()> {
+    let listener = TcpListener::bind(options.listen)
+        .with_context(|| format!("cannot listen at {}", options.listen))?;
+    println!("serving at {}", listener.local_addr()?);
+    serve(&listener, options.forward);
+    Ok(())
+}
+
+/// Starts a peer at a free port of this address, in threads that end with this program.
+///
+/// # Errors
+/// When the address can't be had.
+pub fn start(address: Ipv4Addr, forward: Option<u16>) -> Result<SocketAddr> {
+    let listener = TcpListener::bind((address, 0))
+        .with_context(|| format!("the peer cannot listen at {address}"))?;
+    let at = listener.local_addr()?;
+    thread::spawn(move || serve(&listener, forward));
+    Ok(at)
+}
+
+/// Serves each client in a thread of its own.
+fn serve(listener: &TcpListener, forward: Option<u16>) {
+    for client in listener.incoming() {
+        let Ok(client) = client else { return };
+        // A guest that ends breaks its connections, which is no error here.
+        thread::spawn(move || attend(client, forward));
+    }
+}
+
+/// Does what the lines of a client ask for.
+fn attend(client: TcpStream, forward: Option<u16>) -> io::Result<()> {
+    client.set_nodelay(true)?;
+    let own = client.local_addr()?.ip();
+    let far = client.peer_addr()?.ip();
+    let guest = |port| guest(far, port, forward);
+    let mut lines = BufReader::new(client.try_clone()?);
+    let mut held = Vec::new();
+    loop {
+        let mut line = String::new();
+        if lines.by_ref().take(LONGEST).read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let number = |word: &str| word.parse::<u64>().map_err(io::Error::other);
+        let port = |word: &str| word.parse::<u16>().map_err(io::Error::other);
+        let done = match words[..] {
+            ["sink", each] => return sink(lines, &client, number(each)?),
+            ["source"] => return source(lines, &client),
+            ["echo"] => return echo(lines, &client),
+            ["udp"] => {
+                let socket = udp::start(own)?;
+                writeln!(&client, "{}", socket.port())?;
+                // Nothing more comes before the end.
+                lines.read_to_end(&mut Vec::new())?;
+                return Ok(());
+            }
+            ["connect", at, count] => client::connect(guest(port(at)?), number(count)?),
+            ["hold", at, count] => client::hold(guest(port(at)?), number(count)?, &mut held),
+            ["get", at, count, width, path] => {
+                // QEMU's network takes one new connection at a time, and the others late.
+                let width = if forward.is_some() { 1 } else { number(width)? };
+                client::get(guest(port(at)?), path, number(count)?, width)
+            }
+            _ => return Ok(()),
+        };
+        match done {
+            Ok(bytes) => writeln!(&client, "done {bytes}")?,
+            Err(why) => writeln!(&client, "{why}")?,
+        }
+    }
+}
+
+/// Where a guest's port is reached.
+fn guest(far: IpAddr, port: u16, forward: Option<u16>) -> SocketAddr {
+    match forward {
+        Some(forward) => (Ipv4Addr::LOCALHOST, forward).into(),
+        None => (far, port).into(),
+    }
+}
+
+fn sink(mut from: impl Read, mut to: &TcpStream, each: u64) -> io::Result<()> {
+    let mut buffer = vec![0; CHUNK];
+    let mut owed = 0;
+    loop {
+        match from.read(&mut buffer)? as u64 {
+            0 => return Ok(()),
+            count => owed += count,
+        }
+        while owed >= each.max(1) {
+            owed -= each.max(1);
+            to.write_all(&[1])?;
+        }
+    }
+}
+
+fn source(mut from: impl Read, mut to: &TcpStream) -> io::Result<()> {
+    let buffer = vec![b'c'; CHUNK];
+    loop {
+        let mut number = [0; 8];
+        from.read_exact(&mut number)?;
+        let mut left = u64::from_le_bytes(number);
+        while left > 0 {
+            let count = left.min(CHUNK as u64);
+            to.write_all(&buffer[..count as usize])?;
+            left -= count;
+        }
+    }
+}
+
+fn echo(mut from: impl Read, mut to: &TcpStream) -> io::Result<()> {
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        match from.read(&mut buffer)? {
+            0 => return Ok(()),
+            count => to.write_all(&buffer[..count])?,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
