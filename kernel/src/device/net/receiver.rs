@@ -11,8 +11,8 @@
 //!
 //! Frames and places are zeroed, so that a device that says to have written more than it has shows
 //! nothing of others. Those that only this device has written to need not be: it could as well hand
-//! over the same bytes again. A frame that is remembered for that has the receiver as an owner, so
-//! a program that has it as its page, too, writes to a copy.
+//! over the same bytes again. Whole pages are not used again: they may become a program's, and with
+//! a further owner each write there, that of the next read, too, would copy the page first.
 
 use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
 
@@ -22,7 +22,7 @@ use nucleus::{
     Frame, OutOfMemory, PAGE_SIZE,
     dma::{Buffer, Part},
     ephemeral,
-    frame::{Contents, Owned},
+    frame::Contents,
     virtio::{Device, Error, Queue, Request},
 };
 
@@ -65,12 +65,15 @@ pub struct Receiver {
     lent: usize,
     /// The usual length of packets.
     usual: usize,
+    /// Packets of IP may be longer than a page.
+    has_long_mtu: bool,
     /// A packet of which buffers are missing.
     partial: Option<Partial>,
     /// The frame for small packets, and where the next one begins in it.
     small: Option<(Frame, usize)>,
-    /// Frames of packets, which nobody else writes to: no frame with two owners is.
-    given: VecDeque<Owned>,
+    /// Frames of packets that only slices show: nobody else writes to them, as no such part becomes
+    /// a page of anything.
+    given: VecDeque<Frame>,
 }
 
 /// A buffer that the device has, or is to get.
@@ -161,6 +164,7 @@ impl Receiver {
             most: short.max(long * LONGEST),
             lent: 0,
             usual: mtu.into(),
+            has_long_mtu: usize::from(mtu) > PAGE_SIZE,
             partial: None,
             small: None,
             given,
@@ -231,7 +235,7 @@ impl Receiver {
     /// A frame that shows nothing of others.
     fn frame(&mut self) -> Option<Frame> {
         if self.given.front().is_some_and(|it| it.handles() == 1) {
-            return self.given.pop_front().map(Owned::into_frame);
+            return self.given.pop_front();
         }
         let frame = Frame::alloc(Contents::Zeroed).ok();
         if frame.is_none() {
@@ -341,7 +345,11 @@ impl Receiver {
             return Ok(None);
         }
         let len = partial.data.len();
-        self.usual = (self.usual * (WEIGHT - 1) + len) / WEIGHT;
+        // Small packets leave all frames with their buffer: acknowledgements are no reason to give
+        // the device buffers in which the next long packet fills no pages.
+        if len > SMALL || !self.has_long_mtu {
+            self.usual = (self.usual * (WEIGHT - 1) + len) / WEIGHT;
+        }
         let checksum = header::check(&partial.header, len, self.features)?;
         Ok(Some(Received::Packet(Packet {
             data: core::mem::take(&mut partial.data),
@@ -358,13 +366,13 @@ impl Receiver {
         Counter::card_received_passed.add(left as u64);
         for frame in buffer.frames.drain(..(start + left).div_ceil(PAGE_SIZE)) {
             let here = left.min(PAGE_SIZE - start);
-            let frame = Owned::new(frame);
-            let slice = match here {
-                PAGE_SIZE => Slice::whole(frame.clone()),
-                _ => Slice::part(&frame, start, here),
-            };
-            let _ = to.append(slice);
-            (start, left) = (0, left - here);
+            left -= here;
+            if here == PAGE_SIZE {
+                let _ = to.append(Slice::whole(frame));
+                continue;
+            }
+            let _ = to.append(Slice::part(&frame, start, here));
+            start = 0;
             if self.given.len() == GIVEN {
                 self.given.pop_front();
             }
