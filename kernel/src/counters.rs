@@ -12,6 +12,14 @@ nucleus::counters! {
     futex_pi_looks,
     /// Watches that checks of the paths of nested epolls looked at.
     epoll_path_looks,
+    /// Bytes of packets that cards read where they were.
+    card_sent_passed,
+    /// Bytes of packets that were copied for cards: headers, and packets in too many pieces.
+    card_sent_copied,
+    /// Bytes of packets that went on in the frames that cards had filled.
+    card_received_passed,
+    /// Bytes of packets that were copied out of these: small packets, and headers.
+    card_received_copied,
 }
 
 const _: () = assert!(

@@ -13,6 +13,8 @@ pub struct Readiness {
     pub urgent: bool,
     /// An error is pending.
     pub error: bool,
+    /// There is news for writers that leave their bytes alone meanwhile (`MSG_ZEROCOPY`).
+    pub has_completion: bool,
     /// The peer has ended its stream, or reading was shut.
     pub read_hung_up: bool,
     /// Both directions have ended, or there is no connection.

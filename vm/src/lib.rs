@@ -81,11 +81,13 @@ pub use memory_wait::{MemoryWait, alloc_frame, retry_for_memory, wait_for_memory
 pub use movement::{
     CopyReason, HandedOver, Handing, MOVED_NAMES, Moved, Movement, Overwriting, PASSED_TOGETHER,
     Passing, PinnedPages, TransferCall, count_moved, is_dying, least_direct, least_large,
-    least_move, least_pages, lends_pages, may_move, moved_bytes, movement, reason_to_copy,
-    set_current_map, set_dying, set_least_pages, set_movement, takes_pages, with_current,
+    least_move, least_pages, least_still, lends_pages, may_move, moved_bytes, movement,
+    reason_to_copy, set_current_map, set_dying, set_least_pages, set_movement, takes_pages,
+    with_current,
 };
 pub use object::{
-    Anonymous, BusyPages, Description, DeviceObject, HasObject, Lookup, Object, Pager, PagerError,
+    Anonymous, BusyPages, Description, DeviceObject, GivenPages, HasObject, Lookup, Object, Pager,
+    PagerError,
 };
 pub use reclaim::{
     Cache, Fate, Scan, SwapAudit, Tally, Urgency, active_in_objects, audit_swap,

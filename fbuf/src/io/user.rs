@@ -272,6 +272,41 @@ impl UserBuffers {
         self.move_pages(pages, |map, at, pages| map.lend(at, pages))
     }
 
+    /// As [`lend`](UserBuffers::lend), with parts of pages at both ends of a buffer: of one of less
+    /// than a page only if it begins with one. Where a buffer has more than `most` bytes, what is
+    /// lent ends with a page. Returns how many pages, where the bytes begin in the first one, and
+    /// how many these are.
+    ///
+    /// # Errors
+    /// Why none is lent.
+    pub(crate) fn lend_parts(
+        &mut self,
+        pages: &mut [Option<Owned>],
+        most: usize,
+    ) -> core::result::Result<(usize, usize, usize), CopyReason> {
+        let Buffer { at, mut len } = self.front(usize::MAX);
+        let first = at.page_offset();
+        if len == 0 || len < PAGE_SIZE && first > 0 {
+            return Err(CopyReason::Unaligned);
+        }
+        if len > most {
+            len = ((first + most) & !(PAGE_SIZE - 1)).saturating_sub(first);
+        }
+        if len == 0 || pages.is_empty() {
+            return Err(CopyReason::NoRoom);
+        }
+        let count = (first + len).div_ceil(PAGE_SIZE).min(pages.len());
+        let base = VirtAddr(at.0 - first);
+        match vm::with_current(|map| map.lend(base, &mut pages[..count])) {
+            None | Some(0) => Err(CopyReason::NotLent),
+            Some(lent) => {
+                let len = len.min(lent * PAGE_SIZE - first);
+                self.advance(len);
+                Ok((lent, first, len))
+            }
+        }
+    }
+
     /// As [`lends`](UserBuffers::lends) and [`lend`](UserBuffers::lend) in one.
     ///
     /// # Errors

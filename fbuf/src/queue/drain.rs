@@ -220,17 +220,9 @@ impl<S: State> Queue<S> {
         call: &mut D,
     ) -> CopyReason {
         loop {
-            let most = (most - *total / PAGE_SIZE).min(PASSED_TOGETHER);
+            let most = most - *total / PAGE_SIZE;
             let mut pages = [const { None::<Owned> }; PASSED_TOGETHER];
-            let count = {
-                // Writers add behind, and there is no other reader.
-                let mut chain = self.lock();
-                let count = call.pages(chain.aside(), most);
-                for (page, slice) in pages[..count].iter_mut().zip(chain.data.slices()) {
-                    *page = Some(slice.owned().clone());
-                }
-                count
-            };
+            let count = self.front_pages(&mut pages, most, |chain, most| call.pages(chain, most));
             if count == 0 {
                 return CopyReason::NotLent;
             }
@@ -238,22 +230,77 @@ impl<S: State> Queue<S> {
                 Ok(taken) => taken,
                 Err(why) => return why,
             };
-            let mut old = [const { None::<Slice> }; PASSED_TOGETHER];
-            {
-                let mut chain = self.lock();
-                for old in &mut old[..taken] {
-                    *old = call.take(&mut chain, PAGE_SIZE);
-                }
-            }
-            // The slices go without the lock, and leave the pages to their new owners.
-            drop(old);
-            call.took();
+            self.drop_pages(taken, call);
             *total += taken * PAGE_SIZE;
-            Counter::bytes_passed.add((taken * PAGE_SIZE) as u64);
             if taken < count {
                 return CopyReason::NotTaken;
             }
         }
+    }
+
+    /// Gives whole pages at the front to `give`, which takes as many of them as it returns; `most`
+    /// at most. Returns how many.
+    pub fn give_pages<D: Drain<S>>(
+        &self,
+        _reading: &Reading<'_>,
+        most: usize,
+        call: &mut D,
+        mut give: impl FnMut(&mut [Option<Owned>]) -> usize,
+    ) -> usize {
+        let mut total = 0;
+        while total < most {
+            let mut pages = [const { None::<Owned> }; PASSED_TOGETHER];
+            let count = self.front_pages(&mut pages, most - total, |chain, most| {
+                chain.urgent.map_or_else(|| chain.whole_pages(most), |_| 0)
+            });
+            let taken = match count {
+                0 => 0,
+                count => give(&mut pages[..count]),
+            };
+            self.drop_pages(taken, call);
+            total += taken;
+            if taken < PASSED_TOGETHER {
+                break;
+            }
+        }
+        if total > 0 {
+            vm::count_moved(S::CALLS[1], Moved::Passed, total * PAGE_SIZE);
+        }
+        total
+    }
+
+    /// Makes handles of the first pages, `most` at most, of which `count` says how many there are;
+    /// returns how many.
+    #[inline(always)]
+    fn front_pages(
+        &self,
+        pages: &mut [Option<Owned>],
+        most: usize,
+        count: impl FnOnce(&mut Chain<S>, usize) -> usize,
+    ) -> usize {
+        // Writers add behind, and there is no other reader.
+        let mut chain = self.lock();
+        let count = count(chain.aside(), most.min(pages.len()));
+        for (page, slice) in pages[..count].iter_mut().zip(chain.data.slices()) {
+            *page = Some(slice.owned().clone());
+        }
+        count
+    }
+
+    /// Takes the first `taken` pages off, which have new owners: [`PASSED_TOGETHER`] at most.
+    #[inline(always)]
+    fn drop_pages<D: Drain<S>>(&self, taken: usize, call: &mut D) {
+        let mut old = [const { None::<Slice> }; PASSED_TOGETHER];
+        {
+            let mut chain = self.lock();
+            for old in &mut old[..taken] {
+                *old = call.take(&mut chain, PAGE_SIZE);
+            }
+        }
+        // The slices go without the lock, and leave the pages to their new owners.
+        drop(old);
+        call.took();
+        Counter::bytes_passed.add((taken * PAGE_SIZE) as u64);
     }
 
     /// Copies bytes from the one at `skip` on and leaves them in the queue; returns how many.
@@ -303,5 +350,5 @@ impl<S: State> Queue<S> {
 /// Whether a call with so much room may go on with pages instead of bytes.
 #[inline(always)]
 fn may_go_on<S: State, D: Drain<S>>(chain: &mut Chain<S>, room: usize, call: &mut D) -> bool {
-    chain.begins_lent() && room >= vm::least_move() && call.pages(chain, 1) > 0
+    chain.begins_page() && room >= vm::least_move() && call.pages(chain, 1) > 0
 }

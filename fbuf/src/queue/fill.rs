@@ -63,6 +63,26 @@ pub trait Fill<S: State> {
         let _ = (chain, added);
     }
 
+    /// Returns whether the program leaves its bytes as they are until it is told that they have
+    /// arrived (`MSG_ZEROCOPY`), and they are enough ([`vm::least_still`]): their pages are lent,
+    /// whatever it did with others, and parts of pages too.
+    #[inline]
+    fn is_still(&self) -> bool {
+        false
+    }
+
+    /// Returns whether a writer of pages for which there is no room waits until it is told of more:
+    /// a part of a page that fills the room would leave the bytes behind it unaligned.
+    fn awaits_more(&self, chain: &mut Chain<S>) -> bool {
+        let _ = chain;
+        false
+    }
+
+    /// Notes bytes that were linked with their pages.
+    fn lent(&mut self, bytes: usize) {
+        let _ = bytes;
+    }
+
     /// Tells readers that bytes can be read while the call goes on. No spin lock is held.
     #[inline]
     fn more(&self) {}
@@ -93,10 +113,21 @@ pub struct Added {
     pub is_end: bool,
 }
 
+/// Pages of a program that are about to be linked.
+struct Lent<'a> {
+    pages: &'a mut [Option<Owned>],
+    /// Where the bytes begin in the first one.
+    first: usize,
+    /// Bytes in all of them.
+    len: usize,
+}
+
 /// What becomes of the bytes of a large call.
 struct Large {
     /// The next pages are to be lent in any case.
     lends: bool,
+    /// There is no room for a page, for which it is better to wait.
+    waits: bool,
     /// Why the last ones are copied.
     why: Option<CopyReason>,
 }
@@ -111,7 +142,7 @@ impl<S: State> Queue<S> {
         let mut tail = self.writing.lock();
         let mut total = 0;
         let mut left = from.left();
-        if left >= vm::least_large() {
+        if left >= vm::least_large() || call.is_still() {
             return self.fill_large(&mut tail, from, call);
         }
         while left > 0 {
@@ -136,10 +167,20 @@ impl<S: State> Queue<S> {
         call: &mut F,
     ) -> Result<usize> {
         let (mut total, lends) = self.put_if_awaited(from, call)?;
-        let mut large = Large { lends, why: None };
+        let mut large = Large {
+            lends,
+            waits: false,
+            why: None,
+        };
         let mut left = from.left();
+        let is_still = call.is_still();
         while left > 0 {
-            let step = match self.borrow_next(tail, from, left, &mut large, call) {
+            let lent = match is_still {
+                true => self.borrow_still(tail, from, &mut large, call),
+                false => self.borrow_next(tail, from, left, &mut large, call),
+            };
+            let step = match lent {
+                Ok(0) if large.waits => break,
                 Ok(0) => {
                     let step = self.step(tail, from, left, call);
                     if let (Ok(n @ 1..), Some(why)) = (step, large.why) {
@@ -178,8 +219,14 @@ impl<S: State> Queue<S> {
                 let lends = mem::take(&mut large.lends);
                 match left / PAGE_SIZE {
                     // One page has less to look through.
-                    1 => self.borrow::<1, F>(tail, from, lends, call)?,
-                    _ => self.borrow::<PASSED_TOGETHER, F>(tail, from, lends, call)?,
+                    1 => self.borrow::<1, F>(tail, from, lends, &mut large.waits, call)?,
+                    _ => self.borrow::<PASSED_TOGETHER, F>(
+                        tail,
+                        from,
+                        lends,
+                        &mut large.waits,
+                        call,
+                    )?,
                 }
             }
             // What holds for the bytes before holds for the few behind them as well.
@@ -285,6 +332,7 @@ impl<S: State> Queue<S> {
         tail: &mut Tail,
         from: &mut dyn Source,
         lends: bool,
+        waits: &mut bool,
         call: &mut F,
     ) -> Result<core::result::Result<usize, CopyReason>> {
         let mut chain = self.lock();
@@ -294,6 +342,7 @@ impl<S: State> Queue<S> {
             return Ok(Err(CopyReason::Packet));
         }
         if most == 0 {
+            *waits = call.awaits_more(chain.aside()) && from.program_memory().is_some();
             return Ok(Err(CopyReason::NoRoom));
         }
         chain.aside().data.reserve(most)?;
@@ -318,24 +367,80 @@ impl<S: State> Queue<S> {
         let Some(count) = lent else {
             return Ok(Err(CopyReason::NotLent));
         };
+        let lent = Lent {
+            pages: &mut pages[..count],
+            first: 0,
+            len: count * PAGE_SIZE,
+        };
+        self.link_lent(tail, lent, from.left() == 0, call).map(Ok)
+    }
+
+    /// As [`borrow`](Queue::borrow) for bytes that the program leaves as they are, and with parts
+    /// of pages; none if they are to be copied, as `large` says then.
+    #[inline(never)]
+    fn borrow_still<F: Fill<S>>(
+        &self,
+        tail: &mut Tail,
+        from: &mut dyn Source,
+        large: &mut Large,
+        call: &mut F,
+    ) -> Result<usize> {
+        let mut chain = self.lock();
+        let space = call.space(chain.aside())?;
+        // Judged with the room: there may be more by the time that a page finds none.
+        let awaits_more = call.awaits_more(chain.aside());
+        let most = space.slots.min(PASSED_TOGETHER);
+        chain.aside().data.reserve(most)?;
+        drop(chain);
+        let mut pages = [const { None::<Owned> }; PASSED_TOGETHER];
+        let lent = match from.program_memory() {
+            Some(memory) => memory.lend_parts(&mut pages[..most], space.bytes),
+            None => Err(CopyReason::NotLent),
+        };
+        let (count, first, len) = match lent {
+            Ok(lent) => lent,
+            Err(why) => {
+                large.why = Some(why);
+                large.waits = why == CopyReason::NoRoom && awaits_more;
+                return Ok(0);
+            }
+        };
+        let lent = Lent {
+            pages: &mut pages[..count],
+            first,
+            len,
+        };
+        self.link_lent(tail, lent, from.left() == 0, call)
+    }
+
+    /// Links pages that were lent; returns how many bytes.
+    fn link_lent<F: Fill<S>>(
+        &self,
+        tail: &mut Tail,
+        lent: Lent<'_>,
+        is_end: bool,
+        call: &mut F,
+    ) -> Result<usize> {
         // The next write starts a frame of its own.
         tail.frame = None;
         tail.used = 0;
-        let len = count * PAGE_SIZE;
+        let (len, mut first, mut left) = (lent.len, lent.first, lent.len);
         let mut chain = self.lock();
         if call.may_link(&mut chain)? {
             let at = chain.end();
-            for page in pages[..count].iter_mut().filter_map(Option::take) {
-                chain.data.push(Slice::whole(page));
+            for page in lent.pages.iter_mut().filter_map(Option::take) {
+                let n = (PAGE_SIZE - first).min(left);
+                chain.data.push(Slice::within(page, first, n));
+                (first, left) = (0, left - n);
             }
-            let is_end = from.left() == 0;
+            call.lent(len);
             call.linked(&mut chain, Added { at, len, is_end });
         }
         // Pages that were not linked go without the lock.
         drop(chain);
         Counter::bytes_passed.add(len as u64);
         vm::count_moved(S::CALLS[0], Moved::Passed, len);
-        Ok(Ok(len))
+        Ok(len)
     }
 
     /// Fills up to `N` slices, for which the chain has memory, then links them.

@@ -273,11 +273,39 @@ impl<S: State> Chain<S> {
         self.data.slices().take(most).take_while(is_lent).count()
     }
 
-    /// Whether the first slice is such a page.
+    /// Returns how many of the first slices, `most` at most, are whole pages, whoever has filled
+    /// them.
+    pub fn whole_pages(&self, most: usize) -> usize {
+        let slices = self.data.slices().take(most);
+        slices.take_while(|slice| slice.is_page()).count()
+    }
+
+    /// Returns how many bytes come before the first whole page, or in all without one.
+    pub fn before_page(&self) -> usize {
+        let slices = self.data.slices();
+        let before = slices.take_while(|slice| !slice.is_page());
+        before.map(|slice| slice.len).sum()
+    }
+
+    /// Returns how many of the first `len` bytes come before and in their last whole page.
+    pub fn to_page_end(&self, len: usize) -> usize {
+        let (mut at, mut end) = (0, 0);
+        for slice in self.data.slices() {
+            at += slice.len;
+            if at > len {
+                break;
+            }
+            if slice.is_page() {
+                end = at;
+            }
+        }
+        end
+    }
+
+    /// Whether the first slice is a whole page.
     #[inline]
-    fn begins_lent(&self) -> bool {
-        let first = self.data.slice(0);
-        first.is_some_and(|slice| slice.is_page() && slice.frame().is_lent())
+    fn begins_page(&self) -> bool {
+        self.data.slice(0).is_some_and(Slice::is_page)
     }
 
     /// Takes the first slice off, or `max` bytes of it.

@@ -80,7 +80,7 @@ macro_rules! options {
 
 options! {
     switches: SO_DEBUG SO_REUSEADDR SO_DONTROUTE SO_BROADCAST SO_KEEPALIVE SO_OOBINLINE
-        SO_REUSEPORT SO_PASSCRED SO_TIMESTAMP_OLD SO_TIMESTAMPNS_OLD SO_RXQ_OVFL;
+        SO_REUSEPORT SO_PASSCRED SO_TIMESTAMP_OLD SO_TIMESTAMPNS_OLD SO_RXQ_OVFL SO_ZEROCOPY;
     settable: SO_SNDBUFFORCE SO_RCVBUFFORCE SO_ATTACH_FILTER SO_DETACH_FILTER;
     readable: SO_TYPE SO_ERROR SO_PEERCRED SO_PEERGROUPS SO_PEERNAME SO_SNDLOWAT SO_ACCEPTCONN
         SO_PROTOCOL SO_DOMAIN SO_COOKIE;
@@ -368,6 +368,14 @@ pub fn set(socket: &dyn Socket, name: u32, value: &Value) -> Result<()> {
         }
         raw::SO_PEEK_OFF if !socket.looks_from_a_place() => return Err(Errno::EOPNOTSUPP),
         raw::SO_PEEK_OFF => common.peek_offset.store(value.int()?, Relaxed),
+        raw::SO_ZEROCOPY if !socket.completes_sends() => return Err(Errno::EOPNOTSUPP),
+        raw::SO_ZEROCOPY => {
+            let value = value.int()?;
+            if !(0..=1).contains(&value) {
+                return Err(Errno::EINVAL);
+            }
+            common.switch(name, value != 0);
+        }
         raw::SO_ATTACH_FILTER => return socket.set_filter(Some(read_filter(value)?)),
         raw::SO_DETACH_FILTER => return socket.set_filter(None),
         raw::SO_BINDTODEVICE | raw::SO_BINDTOIFINDEX => {

@@ -15,7 +15,7 @@ use super::{Common, Incoming, Outgoing, Socket, Timeout};
 use crate::process::files::OpenFile;
 
 /// The device number of the file system in which sockets seem to be.
-const SOCKET_DEVICE: u64 = 0x8;
+pub(super) const SOCKET_DEVICE: u64 = 0x8;
 
 /// An open socket. Its drop, with the last descriptor and the last call in progress, releases the
 /// socket.
@@ -93,7 +93,7 @@ impl File for SocketFile {
     }
 
     fn pager(&self) -> Result<Arc<dyn Pager>> {
-        self.socket.ring()
+        self.socket.mapping()
     }
 
     fn reopen(&self) -> Option<Location> {

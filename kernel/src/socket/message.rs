@@ -11,6 +11,9 @@ use super::{
 };
 use crate::process::files::OpenFile;
 
+/// The program leaves the bytes as they are until it is told that they have arrived.
+pub const MSG_ZEROCOPY: u32 = 0x400_0000;
+
 /// A message to be sent.
 pub struct Outgoing<'a> {
     /// Its bytes; those not taken stay.

@@ -31,7 +31,7 @@ pub use address::Address;
 pub use common::Common;
 pub use families::family;
 pub use file::SocketFile;
-pub use message::{Incoming, Outgoing};
+pub use message::{Incoming, MSG_ZEROCOPY, Outgoing};
 pub use options::{Answer, Value};
 pub use peer::PeerCredentials;
 pub use socket_trait::{BACKLOG_MAX, Family, Shutdown, Socket, send};

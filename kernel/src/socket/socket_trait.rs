@@ -106,14 +106,9 @@ pub trait Socket: Any + Send + Sync {
         Err(Errno::ENOPROTOOPT)
     }
 
-    /// The value of an option whose question is in the place of the answer; `None` for others.
-    /// `given` reads it.
-    fn exchange_option(
-        &self,
-        _level: u32,
-        _name: u32,
-        _given: &mut dyn FnMut() -> Result<i32>,
-    ) -> Option<Result<Answer>> {
+    /// The value of an option whose question, `given`, is in the place of the answer; `None` for
+    /// others.
+    fn exchange_option(&self, _level: u32, _name: u32, _given: &Value) -> Option<Result<Answer>> {
         None
     }
 
@@ -122,8 +117,8 @@ pub trait Socket: Any + Send + Sync {
         Err(Errno::ENOPROTOOPT)
     }
 
-    /// Returns what `mmap` maps: the ring of a packet socket.
-    fn ring(&self) -> Result<Arc<dyn Pager>> {
+    /// Returns what `mmap` maps: the ring of a packet socket, what a TCP socket receives.
+    fn mapping(&self) -> Result<Arc<dyn Pager>> {
         Err(Errno::ENODEV)
     }
 
@@ -132,6 +127,11 @@ pub trait Socket: Any + Send + Sync {
 
     /// Whether it heeds [`Common::peek_from`].
     fn looks_from_a_place(&self) -> bool {
+        false
+    }
+
+    /// Whether it tells programs that bytes of theirs have arrived (`SO_ZEROCOPY`).
+    fn completes_sends(&self) -> bool {
         false
     }
 

@@ -212,6 +212,7 @@ impl Socket {
         };
         let inner = self.inner();
         Readiness {
+            has_completion: false,
             writable: true,
             urgent: false,
             readable: waiting || inner.read_shut || inner.error.is_some(),

@@ -48,6 +48,11 @@ impl Stream {
         (at >= chain.start()).then(|| (at - chain.start()) as usize + 1)
     }
 
+    /// Returns how many of the first `len` bytes end with a whole page.
+    pub fn to_page_end(&self, len: usize) -> usize {
+        self.queue.lock().to_page_end(len)
+    }
+
     /// Takes the first bytes, which go on to use up their part of the limit. Fewer than `n` if
     /// memory is short.
     pub fn take_to_send(&self, n: usize) -> Aggregate {
@@ -70,6 +75,7 @@ impl Stream {
             let _ = taken.append(slice);
         }
         chain.state.shift_limit(0, taken.len());
+        chain.state.in_flight += taken.len();
         let start = chain.start();
         if chain.urgent.is_some_and(|at| at < start) {
             chain.urgent = None;
@@ -86,8 +92,10 @@ impl Stream {
         let wakes = {
             let mut chain = self.queue.lock();
             chain.state.shift_limit(bytes, 0);
+            chain.state.in_flight = chain.state.in_flight.saturating_sub(bytes);
+            let is_told = chain.state.note_arrived(bytes);
             // Bytes that were taken to be sent may have made it so, unheard.
-            is_writable(&chain)
+            is_told || is_writable(&chain)
         };
         if wakes {
             self.sender.writable.wake_all();

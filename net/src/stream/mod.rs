@@ -4,9 +4,10 @@
 //! - this file: [`Stream`], its ends and limits;
 //! - `transfer`: reading and writing;
 //! - `line`: the bytes of connections whose segments are packets;
+//! - `completions`: news for writers that leave their bytes alone meanwhile;
 //! - `urgent`: the urgent byte.
 
-use alloc::sync::Arc;
+use alloc::{boxed::Box, sync::Arc};
 
 use fbuf::queue::{Chain, Queue, State};
 use nucleus::PAGE_SIZE;
@@ -14,10 +15,14 @@ use vm::{TransferCall, account::Stock};
 
 use crate::Waits;
 
+mod completions;
 mod line;
 mod transfer;
 mod urgent;
 
+use completions::Completions;
+
+pub use completions::Completion;
 pub use transfer::{Read, Written};
 
 /// Bytes on their way in one direction.
@@ -52,6 +57,12 @@ struct StreamState {
     broken: bool,
     /// The receiver has closed its socket: further bytes are answered by a reset.
     abandoned: bool,
+    /// Bytes that were sent in packets and have arrived.
+    arrived: u64,
+    /// Those that have not: the limit is so much less meanwhile.
+    in_flight: usize,
+    /// Made for the first call that asks for news.
+    completions: Option<Box<Completions>>,
 }
 
 impl StreamState {
@@ -96,6 +107,8 @@ pub struct StreamStatus {
     pub urgent: bool,
     /// The next byte to read follows the urgent one's place.
     pub at_mark: bool,
+    /// There is news for a writer about its bytes.
+    pub has_completion: bool,
 }
 
 /// Returns how many bytes still fit.
@@ -106,11 +119,16 @@ fn room(chain: &Chain<StreamState>) -> usize {
     }
 }
 
-/// Returns whether the room is enough to wake a writer: a third, as on Linux, so that the two
-/// sides do not take turns byte by byte.
+/// Returns whether the room is enough to wake a writer: a third of all, as on Linux, so that the
+/// two sides do not take turns byte by byte.
 fn is_writable(chain: &Chain<StreamState>) -> bool {
-    let StreamState { limit, broken, .. } = chain.state;
-    broken || chain.state.abandoned || room(chain) >= (limit / 3).max(1)
+    let StreamState {
+        limit,
+        in_flight,
+        broken,
+        ..
+    } = chain.state;
+    broken || chain.state.abandoned || room(chain) >= ((limit + in_flight) / 3).max(1)
 }
 
 impl Stream {
@@ -152,6 +170,7 @@ impl Stream {
             added: chain.end(),
             urgent: chain.urgent.and(state.urgent).is_some(),
             at_mark: chain.is_at_urgent(),
+            has_completion: state.has_completion(),
         }
     }
 
@@ -163,7 +182,13 @@ impl Stream {
 
     /// Ends the stream by a reset. Bytes that are in it can still be read.
     pub fn break_off(&self) {
-        self.queue.lock().state.broken = true;
+        {
+            let mut chain = self.queue.lock();
+            chain.state.broken = true;
+            // No packet shows the bytes any more.
+            let left = chain.end() - chain.state.arrived;
+            chain.state.note_arrived(left as usize);
+        }
         self.receiver.wake_all();
         self.sender.wake_all();
     }

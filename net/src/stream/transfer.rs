@@ -8,7 +8,7 @@ use fbuf::{
     DiscardSink, Sink, Slice, Source, View,
     queue::{Added, Chain, Drain, Fill, Space},
 };
-use nucleus::task::WaitQueue;
+use nucleus::{frame::Owned, task::WaitQueue};
 
 use super::{Stream, StreamState, is_writable, room};
 
@@ -50,6 +50,10 @@ struct Writing<'a> {
     wake: bool,
     /// The bytes are urgent data in line.
     is_urgent: bool,
+    /// The program leaves them as they are.
+    is_still: bool,
+    /// Bytes that were lent.
+    lent: usize,
     readable: &'a WaitQueue,
 }
 
@@ -100,6 +104,19 @@ impl Fill<StreamState> for Writing<'_> {
     }
 
     #[inline]
+    fn is_still(&self) -> bool {
+        self.is_still
+    }
+
+    fn awaits_more(&self, chain: &mut Chain<StreamState>) -> bool {
+        self.refusal.is_none() && !is_writable(chain)
+    }
+
+    fn lent(&mut self, bytes: usize) {
+        self.lent += bytes;
+    }
+
+    #[inline]
     fn more(&self) {
         if self.wake {
             self.readable.wake_beside();
@@ -115,6 +132,8 @@ struct Reading<'a> {
     has_made_room: bool,
     /// So did some bytes of this call.
     wake: bool,
+    /// The stream's bytes come in packets: it has no frames of its own.
+    by_packets: bool,
     writable: &'a WaitQueue,
 }
 
@@ -133,6 +152,7 @@ impl Drain<StreamState> for Reading<'_> {
     #[inline]
     fn pages(&mut self, chain: &mut Chain<StreamState>, most: usize) -> usize {
         match chain.urgent {
+            None if self.by_packets => chain.whole_pages(most),
             None => chain.lent_pages(most),
             Some(_) => 0,
         }
@@ -178,19 +198,61 @@ impl Stream {
     /// # Errors
     /// Those of the source, or `ENOMEM`, if nothing was added.
     pub fn write(&self, from: &mut dyn Source) -> Result<Written> {
-        self.fill(from, false)
+        self.fill(from, self.writing(false))
     }
 
-    /// As [`write`](Stream::write); the first byte may be urgent data in line.
-    #[inline]
-    pub(super) fn fill(&self, from: &mut dyn Source, is_urgent: bool) -> Result<Written> {
-        let mut call = Writing {
+    /// As [`write`](Stream::write) for bytes that the program leaves as they are
+    /// ([`await_completion`](Stream::await_completion)), if they `are_enough`; adds to `lent` how
+    /// many were lent.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write_still(
+        &self,
+        from: &mut dyn Source,
+        are_enough: bool,
+        lent: &mut usize,
+    ) -> Result<Written> {
+        let call = Writing {
+            is_still: are_enough,
+            ..self.writing(false)
+        };
+        self.fill_counting(from, call, lent)
+    }
+
+    fn writing(&self, is_urgent: bool) -> Writing<'_> {
+        Writing {
             refusal: None,
             wake: false,
             is_urgent,
+            is_still: false,
+            lent: 0,
             readable: &self.receiver.readable,
-        };
+        }
+    }
+
+    /// Adds one byte as urgent data in line.
+    ///
+    /// # Errors
+    /// As [`write`](Stream::write).
+    pub(super) fn fill_urgent(&self, from: &mut dyn Source) -> Result<Written> {
+        self.fill(from, self.writing(true))
+    }
+
+    #[inline]
+    fn fill(&self, from: &mut dyn Source, call: Writing<'_>) -> Result<Written> {
+        self.fill_counting(from, call, &mut 0)
+    }
+
+    #[inline]
+    fn fill_counting(
+        &self,
+        from: &mut dyn Source,
+        mut call: Writing<'_>,
+        lent: &mut usize,
+    ) -> Result<Written> {
         let n = self.queue.fill(from, &mut call)?;
+        *lent += call.lent;
         if n == 0 {
             return Ok(call.refusal.unwrap_or(Written::Bytes(0)));
         }
@@ -220,12 +282,7 @@ impl Stream {
                 ((chain.urgent_after(start) - start) as usize).min(max)
             });
         }
-        let mut call = Reading {
-            has_taken: false,
-            has_made_room: false,
-            wake: false,
-            writable: &self.sender.writable,
-        };
+        let mut call = self.reading();
         let to = match how.discard {
             true => &mut DiscardSink,
             false => to,
@@ -236,6 +293,42 @@ impl Stream {
             self.sender.writable.wake_shared(false);
         }
         result
+    }
+
+    fn reading(&self) -> Reading<'_> {
+        Reading {
+            has_taken: false,
+            has_made_room: false,
+            wake: false,
+            by_packets: self.uses_packets,
+            writable: &self.sender.writable,
+        }
+    }
+
+    /// Gives whole pages that are next to read to `give`, which takes as many of them as it
+    /// returns; `most` at most. Wakes the writer. Returns how many.
+    pub fn give_pages(
+        &self,
+        most: usize,
+        give: impl FnMut(&mut [Option<Owned>]) -> usize,
+    ) -> usize {
+        let reading = self.queue.lock_reading();
+        let mut call = self.reading();
+        let given = self.queue.give_pages(&reading, most, &mut call, give);
+        drop(reading);
+        if call.wake {
+            self.sender.writable.wake_shared(false);
+        }
+        given
+    }
+
+    /// Returns how many bytes come before the next whole page, or in all without one.
+    pub fn before_page(&self) -> usize {
+        let chain = self.queue.lock();
+        match chain.urgent {
+            None => chain.before_page(),
+            Some(_) => chain.data.len(),
+        }
     }
 
     /// Offers a writer the buffer that a sink fills next: see [`Queue::offer`].

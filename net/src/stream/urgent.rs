@@ -13,7 +13,7 @@ impl Stream {
     /// `ENOMEM`; `EAGAIN` when it must be in line and there is no room.
     pub fn write_urgent(&self, byte: u8, in_line: bool) -> Result<Written> {
         if in_line {
-            match self.fill(&mut BytesSource::new(&[byte]), true)? {
+            match self.fill_urgent(&mut BytesSource::new(&[byte]))? {
                 Written::Bytes(0) => return Err(Errno::EAGAIN),
                 Written::Bytes(_) => {}
                 ended => return Ok(ended),

@@ -228,6 +228,10 @@ impl Host for Line<'_> {
         self.outbound.urgent_ahead()
     }
 
+    fn to_page_end(&self, len: usize) -> usize {
+        self.outbound.to_page_end(len)
+    }
+
     fn take(&mut self, n: usize) -> Aggregate {
         self.outbound.take_to_send(n)
     }

@@ -4,12 +4,24 @@ use alloc::sync::Arc;
 
 use abi::{Errno, Result};
 use fbuf::{Sink, Source};
+use nucleus::frame::Owned;
 
 use super::{Phase, Socket, connection::Connection};
 use crate::{
     Readiness,
-    stream::{Read, Stream, StreamStatus, Written},
+    stream::{Completion, Read, Stream, StreamStatus, Written},
 };
+
+/// What is next to read.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct NextBytes {
+    /// How many bytes there are.
+    pub bytes: usize,
+    /// How many of them come before a whole page.
+    pub before_page: usize,
+    /// The peer has ended its stream behind them.
+    pub has_ended: bool,
+}
 
 /// The stream for a call that moves bytes.
 enum Way {
@@ -27,10 +39,50 @@ impl Socket {
     /// `EAGAIN` when there is no room (the socket's waits wake when there is), `EPIPE` without a
     /// connection to send on, the pending error, or that of the source.
     pub fn send(&self, from: &mut dyn Source) -> Result<usize> {
+        self.send_by(from, Stream::write)
+    }
+
+    /// As [`send`](Socket::send) for bytes that the program leaves as they are until it is
+    /// [told](Socket::take_completion) that they have arrived, where the call's `are_enough` to be
+    /// lent; adds to `lent` how many of them were. The caller
+    /// [notes](Socket::await_completion) the end of a call that has sent bytes.
+    ///
+    /// # Errors
+    /// As [`send`](Socket::send), and `ENOBUFS` without memory for the news.
+    pub fn send_still(
+        &self,
+        from: &mut dyn Source,
+        are_enough: bool,
+        lent: &mut usize,
+    ) -> Result<usize> {
+        self.send_by(from, |outbound, from| {
+            outbound.prepare_completion(self.account())?;
+            outbound.write_still(from, are_enough, lent)
+        })
+    }
+
+    /// Notes that a call has sent bytes which its program leaves as they are.
+    pub fn await_completion(&self, is_copied: bool) {
+        if let (_, Some(outbound)) = self.streams() {
+            outbound.await_completion(is_copied);
+        }
+    }
+
+    /// Takes the news that bytes of some calls have arrived; `None` without any.
+    pub fn take_completion(&self) -> Option<Completion> {
+        self.streams().1?.take_completion()
+    }
+
+    #[inline(always)]
+    fn send_by(
+        &self,
+        from: &mut dyn Source,
+        write: impl FnOnce(&Stream, &mut dyn Source) -> Result<Written>,
+    ) -> Result<usize> {
         let Way::To(outbound) = self.way_out()? else {
             return Err(Errno::EAGAIN);
         };
-        let written = outbound.write(from)?;
+        let written = write(&outbound, from)?;
         if outbound.uses_packets() {
             self.transmit();
         }
@@ -197,6 +249,37 @@ impl Socket {
         }
     }
 
+    /// Gives whole pages that are next to read to `give`, which takes as many of them as it
+    /// returns; `most` at most. Returns how many.
+    pub fn give_pages(
+        &self,
+        most: usize,
+        give: impl FnMut(&mut [Option<Owned>]) -> usize,
+    ) -> usize {
+        let Some(inbound) = self.streams().0 else {
+            return 0;
+        };
+        let given = inbound.give_pages(most, give);
+        if inbound.uses_packets() && given > 0 {
+            self.tell_room();
+        }
+        given
+    }
+
+    /// Returns what is next to read.
+    pub fn next_bytes(&self) -> NextBytes {
+        let Some(inbound) = self.streams().0 else {
+            return NextBytes::default();
+        };
+        let before_page = inbound.before_page();
+        let status = inbound.status();
+        NextBytes {
+            bytes: status.bytes,
+            before_page,
+            has_ended: status.finished,
+        }
+    }
+
     /// Offers the peer the buffer that a sink fills next, if that is worth it; returns the stream
     /// of which the caller [takes it back](Stream::withdraw) after it has waited.
     #[inline]
@@ -275,6 +358,7 @@ impl Socket {
         let inner = self.inner();
         let mut ready = Readiness {
             error: inner.error.is_some(),
+            has_completion: outbound.is_some_and(|status| status.has_completion),
             ..Readiness::default()
         };
         match inner.phase {

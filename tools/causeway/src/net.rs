@@ -160,6 +160,9 @@ pub struct Options {
     /// Give the guest's card this address [default: asks for one by DHCP]
     #[arg(long = "ip", value_name = "ADDRESS/BITS[,GATEWAY]")]
     pub own: Option<Own>,
+    /// Tell the guest that its network carries packets of up to N bytes [default: 1500]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1280..))]
+    pub mtu: Option<u16>,
 }
 
 impl Options {
@@ -224,6 +227,9 @@ impl Options {
                 }
             }
         };
+        if let Some(mtu) = self.mtu {
+            card += &format!(",host_mtu={mtu}");
+        }
         Ok(vec!["-netdev".into(), behind, "-device".into(), card])
     }
 
@@ -271,6 +277,7 @@ mod tests {
             net: net.map(|text| text.parse().unwrap()),
             ports: ports.iter().map(|text| text.parse().unwrap()).collect(),
             own: None,
+            mtu: None,
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! usage: `guest-tests [--list] [--seconds N] [--failing N] [WORD...]`: runs the tests whose names
 //! contain a WORD, or all; each may take N seconds. With `--failing`, each Nth allocation of the
-//! kernel fails meanwhile, and the tests need only end.
+//! kernel fails meanwhile, and the tests need only end. `guest-tests --serve PORT` is the other
+//! side of the tests of `network/zero_copy.rs`.
 
 mod accounts;
 mod attributes;
@@ -85,6 +86,13 @@ fn main() {
     if arguments.get(1).is_some_and(|word| word == "--as") {
         std::process::exit(processes::act(&arguments[2..]));
     }
+    if let [_, word, port] = &arguments[..]
+        && word == "--serve"
+    {
+        let port = port.parse().expect("a port");
+        let served = network::zero_copy::serve_port(port);
+        std::process::exit(served.is_err().into());
+    }
     let mut seconds = 60;
     let mut words = Vec::new();
     let mut rest = arguments.iter().skip(1);
@@ -108,7 +116,8 @@ fn main() {
         movement::refused, movement::waiting, passing,
         passing::chains, passing::places, polling, udp_lite,
         netlink, network::links, network::machines, network::routes, network::packets,
-        network::requests, inet::connections, inet::reading, inet::ports, inet::accepting,
+        network::requests, network::zero_copy, network::shown, inet::connections, inet::reading,
+        inet::ports, inet::accepting,
         inet::datagrams, inet::raw, inet::options, unix_sockets::streams,
         unix_sockets::looking, unix_sockets::names, unix_sockets::packets,
         unix_sockets::rights, unix_sockets::options, epoll, events, inotify, disks, bus, entries,

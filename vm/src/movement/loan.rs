@@ -62,6 +62,13 @@ impl MapEntry {
         self.is_private() && self.allows(Access::Write) && !self.is_locked()
     }
 
+    /// Whether its pages are those that a call gives it.
+    fn may_show(&self) -> bool {
+        let object = self.object.as_ref();
+        let shows = object.is_some_and(|object| object.pager.shows_given_pages());
+        shows && self.is_private() && !self.is_locked()
+    }
+
     /// Drops its pages, since the program, which has moved some, ends.
     pub(crate) fn end(&self) {
         // After a fork others may have the amap as well.
@@ -208,6 +215,19 @@ impl Map {
         self.receive_mapping(at, pages, Mapping::AsUsed)
     }
 
+    /// As [`receive`](Map::receive), in mappings that [show](Pager::shows_given_pages) such pages.
+    pub fn show(&self, at: VirtAddr, pages: &mut [Option<Owned>]) -> usize {
+        self.receive_where(at, pages, Mapping::AsUsed, MapEntry::may_show)
+    }
+
+    /// Whether a mapping that [shows](Map::show) pages begins at or before `at`; returns the bytes
+    /// from there to its end.
+    pub fn shows_from(&self, at: VirtAddr) -> Option<usize> {
+        let space = self.space.read();
+        let entry = space.lookup(at).filter(|it| it.may_show())?;
+        Some(entry.range.end - at)
+    }
+
     /// As [`receive`](Map::receive) if that is worth it, by what became of the pages that it
     /// received before.
     ///
@@ -229,11 +249,23 @@ impl Map {
         pages: &mut [Option<Owned>],
         mapping: Mapping,
     ) -> usize {
+        self.receive_where(at, pages, mapping, MapEntry::may_receive)
+    }
+
+    /// As [`receive_mapping`](Map::receive_mapping), in entries that `may` have the pages.
+    #[inline(always)]
+    fn receive_where(
+        &self,
+        at: VirtAddr,
+        pages: &mut [Option<Owned>],
+        mapping: Mapping,
+        may: fn(&MapEntry) -> bool,
+    ) -> usize {
         let mut done = 0;
         self.note_movement();
         while done < pages.len() {
             let at = at + (done << PAGE_SHIFT);
-            match self.receive_chunk(at, &mut pages[done..], mapping) {
+            match self.receive_chunk(at, &mut pages[done..], mapping, may) {
                 Ok(0) | Err(OutOfMemory) => break,
                 Ok(n) => done += n,
             }
@@ -289,12 +321,13 @@ impl Map {
         at: VirtAddr,
         pages: &mut [Option<Owned>],
         mapping: Mapping,
+        may: fn(&MapEntry) -> bool,
     ) -> Result<usize, OutOfMemory> {
         // The entry may need an amap, and then a page table, of its own.
         for _ in 0..3 {
             let space = self.space.read();
             let entry = space.lookup(at).filter(|_| at < USER_END);
-            let Some(entry) = entry.filter(|it| it.may_receive()) else {
+            let Some(entry) = entry.filter(|it| may(it)) else {
                 return Ok(0);
             };
             let key = entry.key(at);

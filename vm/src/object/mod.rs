@@ -18,6 +18,7 @@
 
 mod busy;
 mod device;
+mod given;
 mod lent;
 mod page;
 mod pager;
@@ -34,6 +35,7 @@ use crate::account::{Kind, Stock};
 use crate::chunks::{Chunk, Chunks, SLOTS, SLOTS_SHIFT};
 pub use busy::{BusyPages, HasObject};
 pub use device::DeviceObject;
+pub use given::GivenPages;
 pub(crate) use lent::NARROWED;
 pub(crate) use page::{ACTIVE, CHUNKS, INACTIVE, Page, Pages};
 pub use pager::{Anonymous, Description, Lookup, Pager, PagerError};

@@ -206,6 +206,12 @@ pub trait Pager: Send + Sync {
         let _ = writable;
     }
 
+    /// Whether its mappings are private and read-only, with pages that a call
+    /// [gives](crate::Map::show) them and no others.
+    fn shows_given_pages(&self) -> bool {
+        false
+    }
+
     /// Returns the columns of `/proc/PID/maps`.
     fn describe(&self) -> Description {
         Description::default()

@@ -40,8 +40,8 @@ const USUAL_MTU: u16 = 1500;
 const LEAST_MTU: u16 = 68;
 /// Pairs of queues at most; of a device with more one is used.
 const MOST_PAIRS: u16 = 16;
-/// Buffers of all pairs together, and the most and the least of one. The device holds a frame of
-/// each while it waits for packets.
+/// Frames for buffers of all pairs together, and the most and the least of one pair. The device
+/// holds them while it waits for packets.
 const BUFFERS: usize = 512;
 const MOST_BUFFERS: usize = 128;
 const LEAST_BUFFERS: usize = 32;
@@ -166,7 +166,7 @@ impl Card {
             let bell = Arc::new(WaitQueue::new());
             receives.defer(bell.clone());
             sends.defer(bell.clone());
-            let receiver = Receiver::new(&receives, features, buffers)?;
+            let receiver = Receiver::new(&device, &receives, features, mtu, buffers)?;
             pairs.push(Pair {
                 sender: Sender::new(&device, &sends, buffers / 2)?,
                 receives,

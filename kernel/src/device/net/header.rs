@@ -46,6 +46,20 @@ pub fn buffers(header: &[u8; LEN], features: Feature) -> usize {
     }
 }
 
+/// Returns how many bytes come before the payload of a segment of TCP whose first bytes these are;
+/// `None` for other packets, and for what only looks like one.
+pub fn before_payload(bytes: &[u8]) -> Option<usize> {
+    const TCP: u8 = 6;
+    let at = |at: usize| bytes.get(at).copied();
+    let ip = match (at(12)?, at(13)?) {
+        (0x08, 0x00) if at(ETHERNET + 9)? == TCP => usize::from(at(ETHERNET)? & 15) * 4,
+        (0x86, 0xdd) if at(ETHERNET + 6)? == TCP => 40,
+        _ => return None,
+    };
+    let tcp = usize::from(at(ETHERNET + ip + 12)? >> 4) * 4;
+    (ip >= 20 && tcp >= 20).then_some(ETHERNET + ip + tcp)
+}
+
 /// Checks what the header says about a packet of `len` bytes that has arrived.
 ///
 /// # Errors

@@ -10,7 +10,7 @@
 //! - `control`: commands to the device; `header`: what stands before each packet.
 //!
 //! No byte of a packet is copied between the device and the socket, but for small packets, which
-//! share a frame, and for the headers of those that are sent.
+//! share a frame, for the headers of those that are sent, and for those of large ones that arrive.
 //!
 //! The device is not believed: lengths, counts and the fields of headers are checked against what
 //! it was given. One that says what can't be is reset, its link is gone, and the log says why.

@@ -4,9 +4,15 @@
 //! slices of a packet are the frames that it fills; the others stay with their request. A small
 //! packet is copied into a frame that it shares with others, and all frames of its buffer stay.
 //!
-//! Frames are zeroed, so that a device that says to have written more than it has shows nothing of
-//! others. Those that only this device has written to need not be: it could as well hand over the
-//! same bytes again.
+//! A buffer of several frames begins with a place for headers (header split): a payload that begins
+//! behind the usual headers fills whole pages, which become those of a program. The place is as
+//! long as the headers of the last long packet were. What is in it is copied to where small packets
+//! are.
+//!
+//! Frames and places are zeroed, so that a device that says to have written more than it has shows
+//! nothing of others. Those that only this device has written to need not be: it could as well hand
+//! over the same bytes again. Whole pages are not used again: they may become a program's, and with
+//! a further owner each write there, that of the next read, too, would copy the page first.
 
 use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
 
@@ -14,18 +20,24 @@ use fbuf::{Aggregate, Slice};
 use net::packet::Packet;
 use nucleus::{
     Frame, OutOfMemory, PAGE_SIZE,
-    dma::Part,
+    dma::{Buffer, Part},
     ephemeral,
     frame::Contents,
-    virtio::{Error, Queue, Request},
+    virtio::{Device, Error, Queue, Request},
 };
 
 use super::{Feature, header};
+use crate::counters::Counter;
 
 /// The most bytes of a packet that is copied: a whole frame would hold too little then.
 const SMALL: usize = 256;
 /// The frames that the longest packet fills, and the most buffers of a packet.
 const LONGEST: usize = (header::LEN + header::MOST).div_ceil(PAGE_SIZE);
+/// The least number of requests for long packets.
+const LEAST_LONG: usize = 4;
+/// Bytes for a place for headers, and those of the usual ones: of IPv4, and of TCP with timestamps.
+const PLACE: usize = 256;
+const USUAL_HEADERS: usize = header::LEN + header::ETHERNET + 20 + 32;
 /// How many frames of packets are remembered, to be used again.
 const GIVEN: usize = 64;
 /// A packet's length counts for one part in so many of the usual length.
@@ -37,8 +49,12 @@ pub struct Receiver {
     features: Feature,
     /// First the requests for long packets, of [`LONGEST`] frames, then those of one.
     requests: Vec<Arc<Request>>,
-    /// The frames of each request, as long as it has any.
-    frames: Vec<Vec<Frame>>,
+    /// The buffer of each request.
+    buffers: Vec<Held>,
+    /// Places for headers, of the requests for long packets.
+    places: Vec<Buffer>,
+    /// Bytes of the headers of the last long packet, with the device's before them.
+    headers: usize,
     /// The requests that the device does not have: for long packets, and the others.
     idle_long: Vec<u32>,
     idle: Vec<u32>,
@@ -49,12 +65,22 @@ pub struct Receiver {
     lent: usize,
     /// The usual length of packets.
     usual: usize,
+    /// Packets of IP may be longer than a page.
+    has_long_mtu: bool,
     /// A packet of which buffers are missing.
     partial: Option<Partial>,
     /// The frame for small packets, and where the next one begins in it.
     small: Option<(Frame, usize)>,
-    /// Frames of packets, which nobody else writes to: no frame with two handles is.
+    /// Frames of packets that only slices show: nobody else writes to them, as no such part becomes
+    /// a page of anything.
     given: VecDeque<Frame>,
+}
+
+/// A buffer that the device has, or is to get.
+struct Held {
+    frames: Vec<Frame>,
+    /// Bytes for headers before them.
+    headers: usize,
 }
 
 struct Partial {
@@ -75,31 +101,53 @@ pub enum Received {
 }
 
 impl Receiver {
+    /// Makes the half with buffers of `count` frames, for packets of IP of up to `mtu` bytes.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
     pub fn new(
+        device: &Device,
         queue: &Arc<Queue>,
         features: Feature,
+        mtu: u16,
         count: usize,
-    ) -> Result<Receiver, OutOfMemory> {
-        let most = count.min(queue.slots());
-        let long = match features.contains(Feature::MERGED_BUFFERS) {
-            true => (most / LONGEST).min(queue.slots() - most),
+    ) -> Result<Receiver, Error> {
+        let can_be_long = features.contains(Feature::MERGED_BUFFERS) && queue.max_parts() > LONGEST;
+        let long = match can_be_long {
+            true => (count / LONGEST).max(LEAST_LONG),
             false => 0,
         };
-        let count = most + long;
+        let short = count.min(queue.slots() - long);
+        let count = long + short;
         queue.prepare(count)?;
         let mut requests = nucleus::try_vec(count)?;
-        let mut frames = nucleus::try_vec(count)?;
+        let mut buffers = nucleus::try_vec(count)?;
         let mut idle_long = nucleus::try_vec(long)?;
-        let mut idle = nucleus::try_vec(most)?;
+        let mut idle = nucleus::try_vec(short)?;
         for number in 0..count {
             let is_long = number < long;
-            let parts = if is_long { LONGEST } else { 1 };
+            let (frames, parts) = if is_long {
+                (LONGEST, LONGEST + 1)
+            } else {
+                (1, 1)
+            };
             requests.push(Request::idle_numbered(parts, number as u32)?);
-            frames.push(nucleus::try_vec(parts)?);
+            buffers.push(Held {
+                frames: nucleus::try_vec(frames)?,
+                headers: 0,
+            });
             match is_long {
                 true => idle_long.push(number as u32),
                 false => idle.push(number as u32),
             }
+        }
+        let pages = (long * PLACE).div_ceil(PAGE_SIZE);
+        let pool = device.pool(pages)?;
+        let mut places = nucleus::try_vec(pages)?;
+        for _ in 0..pages {
+            let page = pool.take()?;
+            page.fill(0, PAGE_SIZE, 0);
+            places.push(page);
         }
         let mut given = VecDeque::new();
         given.try_reserve_exact(GIVEN).map_err(|_| OutOfMemory)?;
@@ -107,13 +155,16 @@ impl Receiver {
             queue: queue.clone(),
             features,
             requests,
-            frames,
+            buffers,
+            places,
+            headers: USUAL_HEADERS,
             idle_long,
             idle,
             long,
-            most,
+            most: short.max(long * LONGEST),
             lent: 0,
-            usual: 0,
+            usual: mtu.into(),
+            has_long_mtu: usize::from(mtu) > PAGE_SIZE,
             partial: None,
             small: None,
             given,
@@ -129,20 +180,27 @@ impl Receiver {
         while let Some(number) = self.next_idle() {
             let at = number as usize;
             let wanted = if at < self.long { LONGEST } else { 1 };
-            while self.frames[at].len() < wanted {
-                match self.frame() {
-                    Some(frame) => self.frames[at].push(frame),
-                    None => break,
-                }
+            while self.buffers[at].frames.len() < wanted
+                && let Some(frame) = self.frame()
+            {
+                self.buffers[at].frames.push(frame);
             }
-            let count = self.frames[at].len();
+            let buffer = &mut self.buffers[at];
+            let count = buffer.frames.len();
             if count == 0 {
                 self.put_back(number);
                 return false;
             }
+            let place = match at < self.long {
+                true => Some(self.places[at * PLACE / PAGE_SIZE].part(offset_of(at), self.headers)),
+                false => None,
+            };
+            buffer.headers = place.as_ref().map_or(0, |_| self.headers);
             let request = &self.requests[at];
-            let parts = self.frames[at].iter().map(|it| Part::whole(it.clone()));
-            request.renew(0, |list| list.extend(parts));
+            request.renew(0, |parts| {
+                parts.extend(place);
+                parts.extend(buffer.frames.iter().map(|it| Part::whole(it.clone())));
+            });
             if let Err(error) = self.queue.try_submit(request) {
                 request.abandon();
                 self.put_back(number);
@@ -159,13 +217,11 @@ impl Receiver {
     /// The next request to be given to the device: one for long packets, if packets are long.
     fn next_idle(&mut self) -> Option<u32> {
         let room = self.most - self.lent.min(self.most);
-        if room >= LONGEST && self.usual > PAGE_SIZE && !self.idle_long.is_empty() {
-            return self.idle_long.pop();
-        }
-        // Room for a long one is kept for it.
-        match room > 0 && (self.usual <= PAGE_SIZE || self.idle_long.is_empty()) {
-            true => self.idle.pop(),
-            false => None,
+        match self.long > 0 && self.usual > PAGE_SIZE {
+            true if room >= LONGEST => self.idle_long.pop(),
+            false if room > 0 => self.idle.pop(),
+            // Room for a long one is kept for it: in others no payload fills pages.
+            _ => None,
         }
     }
 
@@ -202,11 +258,16 @@ impl Receiver {
             };
             request.clear();
             let number = request.number();
-            let count = self.frames[number as usize].len();
+            let buffer = &self.buffers[number as usize];
+            let count = buffer.frames.len();
+            if count == 0 {
+                return Err("a buffer that it did not have");
+            }
+            let room = buffer.headers + count * PAGE_SIZE;
             self.lent -= count;
             self.put_back(number);
             let written = written as usize;
-            if written > count * PAGE_SIZE {
+            if written > room {
                 return Err("more bytes than a buffer has");
             }
             if let Some(received) = self.add(number as usize, written)? {
@@ -223,44 +284,29 @@ impl Receiver {
                     return Err("a packet of an impossible length");
                 }
                 partial.left -= 1;
-                self.take(at, 0, written, &mut partial.data);
                 partial
             }
             None => {
                 if written <= header::LEN {
                     return Err("a packet without a header");
                 }
-                let frame = self.frames[at].first().ok_or("a buffer without a frame")?;
                 let mut header = [0; header::LEN];
-                ephemeral::map(frame).read(0, &mut header);
+                self.read(at, 0, &mut header);
                 let buffers = header::buffers(&header, self.features);
                 if !(1..=LONGEST).contains(&buffers) {
                     return Err("a packet of an impossible number of buffers");
                 }
-                let len = written - header::LEN;
-                if len > header::MOST {
+                if written - header::LEN > header::MOST {
                     return Err("a packet of an impossible length");
                 }
-                // Each buffer may end within a frame.
+                // Each buffer may begin with headers, and end within a frame.
                 let slices = match buffers {
-                    1 => written.div_ceil(PAGE_SIZE),
-                    _ => LONGEST + buffers,
+                    1 => 1 + written.div_ceil(PAGE_SIZE),
+                    _ => LONGEST + 2 * buffers,
                 };
                 let mut data = Aggregate::new();
                 if data.reserve(slices).is_err() {
-                    // The rest of it is taken for packets of its own, and is nonsense: as well.
-                    return match buffers {
-                        1 => Ok(Some(Received::Dropped)),
-                        _ => Err("no memory for a packet of several buffers"),
-                    };
-                }
-                let slice = match (buffers, len) {
-                    (1, 0..=SMALL) => self.copy_small(at, len),
-                    _ => None,
-                };
-                match slice {
-                    Some(slice) => drop(data.append(slice)),
-                    None => self.take(at, header::LEN, written, &mut data),
+                    return dropped(buffers);
                 }
                 Partial {
                     header,
@@ -269,12 +315,41 @@ impl Receiver {
                 }
             }
         };
+        let is_first = partial.data.is_empty();
+        let buffers = if is_first { 1 + partial.left } else { LONGEST };
+        let from = if is_first { header::LEN } else { 0 };
+        let headers = self.buffers[at].headers;
+        let is_small = buffers == 1 && written - from <= SMALL;
+        if is_first && self.long > 0 && (buffers > 1 || written > PAGE_SIZE) {
+            self.note_headers(at, written);
+        }
+        let mut copied = if is_small {
+            written
+        } else {
+            written.min(headers)
+        };
+        if copied > from {
+            match self.copy_small(at, from, copied - from) {
+                // There is room for all.
+                Some(slice) => drop(partial.data.append(slice)),
+                // All of it is in a frame.
+                None if headers == 0 => copied = 0,
+                None => return dropped(buffers),
+            }
+        }
+        if copied < written {
+            self.take(at, from.max(copied), written, &mut partial.data);
+        }
         if partial.left > 0 {
             self.partial = Some(partial);
             return Ok(None);
         }
         let len = partial.data.len();
-        self.usual = (self.usual * (WEIGHT - 1) + len) / WEIGHT;
+        // Small packets leave all frames with their buffer: acknowledgements are no reason to give
+        // the device buffers in which the next long packet fills no pages.
+        if len > SMALL || !self.has_long_mtu {
+            self.usual = (self.usual * (WEIGHT - 1) + len) / WEIGHT;
+        }
         let checksum = header::check(&partial.header, len, self.features)?;
         Ok(Some(Received::Packet(Packet {
             data: core::mem::take(&mut partial.data),
@@ -283,14 +358,21 @@ impl Receiver {
         })))
     }
 
-    /// Moves the frames with a buffer's bytes from `from` to `end` to a packet, which has room.
-    fn take(&mut self, at: usize, mut from: usize, end: usize, to: &mut Aggregate) {
-        let mut left = end;
-        for frame in self.frames[at].drain(..end.div_ceil(PAGE_SIZE)) {
-            let here = left.min(PAGE_SIZE);
-            let _ = to.append(Slice::part(&frame, from, here - from));
+    /// Moves the frames with a buffer's bytes from `from` to `end` to a packet, which has room. No
+    /// such byte is in the place for headers.
+    fn take(&mut self, at: usize, from: usize, end: usize, to: &mut Aggregate) {
+        let buffer = &mut self.buffers[at];
+        let (mut start, mut left) = (from - buffer.headers, end - from);
+        Counter::card_received_passed.add(left as u64);
+        for frame in buffer.frames.drain(..(start + left).div_ceil(PAGE_SIZE)) {
+            let here = left.min(PAGE_SIZE - start);
             left -= here;
-            from = 0;
+            if here == PAGE_SIZE {
+                let _ = to.append(Slice::whole(frame));
+                continue;
+            }
+            let _ = to.append(Slice::part(&frame, start, here));
+            start = 0;
             if self.given.len() == GIVEN {
                 self.given.pop_front();
             }
@@ -298,18 +380,59 @@ impl Receiver {
         }
     }
 
-    /// Copies a small packet into the frame for such ones; `None` without memory for that.
-    fn copy_small(&mut self, at: usize, len: usize) -> Option<Slice> {
+    /// Notes how long the headers of the packet that begins in a buffer with `written` bytes are:
+    /// its payload would begin with a page behind a place of that length.
+    fn note_headers(&mut self, at: usize, written: usize) {
+        let mut bytes = [0; PLACE];
+        let bytes = &mut bytes[..written.min(PLACE)];
+        self.read(at, 0, bytes);
+        let packet = bytes.get(header::LEN..).unwrap_or(&[]);
+        if let Some(headers) = header::before_payload(packet) {
+            self.headers = (header::LEN + headers).min(PLACE);
+        }
+    }
+
+    /// Copies bytes of a buffer from byte `from` on; they are there, and few: those that are not
+    /// in the place for headers are in the first frame.
+    fn read(&self, at: usize, from: usize, to: &mut [u8]) {
+        let buffer = &self.buffers[at];
+        let (before, behind) = to.split_at_mut(buffer.headers.saturating_sub(from).min(to.len()));
+        if !before.is_empty() {
+            self.places[at * PLACE / PAGE_SIZE].read(offset_of(at) + from, before);
+        }
+        if !behind.is_empty() {
+            let from = from + before.len() - buffer.headers;
+            ephemeral::map(&buffer.frames[0]).read(from, behind);
+        }
+    }
+
+    /// Copies a few bytes of a buffer into the frame for such ones; `None` without memory for that.
+    fn copy_small(&mut self, at: usize, from: usize, len: usize) -> Option<Slice> {
         let mut bytes = [0; SMALL];
         let bytes = &mut bytes[..len];
-        ephemeral::map(self.frames[at].first()?).read(header::LEN, bytes);
-        let (frame, at) = match self.small.take() {
-            Some((frame, at)) if at + len <= PAGE_SIZE => (frame, at),
+        self.read(at, from, bytes);
+        let (frame, start) = match self.small.take() {
+            Some((frame, start)) if start + len <= PAGE_SIZE => (frame, start),
             _ => (Frame::alloc(Contents::Zeroed).ok()?, 0),
         };
-        ephemeral::map(&frame).write(at, bytes);
-        let slice = Slice::part(&frame, at, len);
-        self.small = Some((frame, (at + len).next_multiple_of(16)));
+        ephemeral::map(&frame).write(start, bytes);
+        Counter::card_received_copied.add(len as u64);
+        let slice = Slice::part(&frame, start, len);
+        self.small = Some((frame, (start + len).next_multiple_of(16)));
         Some(slice)
+    }
+}
+
+/// Where the place for headers of a request is in its page.
+fn offset_of(at: usize) -> usize {
+    at * PLACE % PAGE_SIZE
+}
+
+/// A packet of `buffers` buffers for which there is no memory: the rest of it would be taken for
+/// packets of its own, and is nonsense.
+fn dropped(buffers: usize) -> Result<Option<Received>, &'static str> {
+    match buffers {
+        1 => Ok(Some(Received::Dropped)),
+        _ => Err("no memory for a packet of several buffers"),
     }
 }

@@ -17,6 +17,7 @@ use nucleus::{
 };
 
 use super::header;
+use crate::counters::Counter;
 
 /// Slices of a packet at most; of one with more a copy is sent. The largest packet of whole pages
 /// has 17.
@@ -204,9 +205,13 @@ impl Sender {
         bytes[header::LEN..len].copy_from_slice(head);
         page.write(offset, &bytes[..len]);
         let mut data = core::mem::take(&mut packet.data);
+        let (mut passed, mut copies) = (data.len(), len);
         if data.slice_count() > SLICES {
             data = copied(&data)?;
+            (passed, copies) = (0, copies + passed);
         }
+        Counter::card_sent_passed.add(passed as u64);
+        Counter::card_sent_copied.add(copies as u64);
         let request = &self.requests[at];
         request.renew(1 + data.slice_count(), |parts| {
             parts.push(page.part(offset, len));

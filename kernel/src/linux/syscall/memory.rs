@@ -217,10 +217,15 @@ fn mmap(call: &mut Call<'_>) -> Result<usize> {
         if request.grows_down {
             return Err(Errno::EINVAL);
         }
-        request.backing = Backing::Object {
-            pager: open.file().pager()?,
-            offset,
-        };
+        let pager = open.file().pager()?;
+        if pager.shows_given_pages() {
+            if prot.intersects(Prot::WRITE | Prot::EXEC) {
+                return Err(Errno::EPERM);
+            }
+            request.shared = false;
+            request.max_prot = Prot::READ;
+        }
+        request.backing = Backing::Object { pager, offset };
     } else if shared && request.grows_down {
         return Err(Errno::EINVAL);
     }

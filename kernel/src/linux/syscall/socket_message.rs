@@ -18,7 +18,7 @@ use super::{Call, FlagSet, SystemCall, call, flag_set, socket::waits, write_time
 use crate::{
     process::files::OpenFile,
     socket::{
-        self, Address, Incoming, Outgoing, SocketFile, Timeout,
+        self, Address, Incoming, MSG_ZEROCOPY, Outgoing, SocketFile, Timeout,
         control::{Control, ControlSink, Layout},
     },
 };
@@ -39,7 +39,8 @@ const SEND_FLAGS: FlagSet = flag_set!(
         MSG_EOR,
         MSG_CONFIRM,
         MSG_NOSIGNAL,
-        MSG_MORE
+        MSG_MORE,
+        MSG_ZEROCOPY
     ],
     ignored
 );

@@ -54,8 +54,12 @@ pub(super) fn getsockopt(call: &mut Call<'_>) -> Result<usize> {
     let room: i32 = call.read(4)?;
     let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;
     let compatible = call.own.compatible_call;
-    let mut given = || call.read(3);
-    let answer = if let Some(answer) = socket.exchange_option(level, name, &mut given) {
+    let given = Value {
+        at: call.address(3),
+        len: room,
+        compatible,
+    };
+    let answer = if let Some(answer) = socket.exchange_option(level, name, &given) {
         answer
     } else if level == SOL_SOCKET && READABLE.unknown(name.into()) == 0 {
         common::get(&**socket, name, compatible)

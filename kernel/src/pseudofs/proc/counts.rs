@@ -171,11 +171,19 @@ pub fn netstat(out: &mut Text) {
     });
 }
 
-/// `/proc/causeway/network`: bytes by direction, checksums by whom, segments that were cut.
+/// `/proc/causeway/network`: bytes of cards by direction, passed and copied; checksums by whom,
+/// segments that were cut; bytes of large calls by what became of them.
 pub fn network(out: &mut Text) {
+    use crate::counters::Counter as Own;
     for (name, counter) in [
-        ("sent_bytes_passed", Counter::ip_sent_bytes),
-        ("received_bytes_passed", Counter::ip_received_bytes),
+        ("sent_bytes_passed", Own::card_sent_passed),
+        ("sent_bytes_copied", Own::card_sent_copied),
+        ("received_bytes_passed", Own::card_received_passed),
+        ("received_bytes_copied", Own::card_received_copied),
+    ] {
+        writeln!(out, "{name} {}", counter.total());
+    }
+    for (name, counter) in [
         ("loopback_bytes", Counter::loopback_bytes),
         ("sums_made_by_kernel", Counter::sums_made),
         ("sums_made_by_device", Counter::sums_left_to_device),

@@ -7,6 +7,7 @@ use fbuf::Aggregate;
 use net::{
     Family,
     datagram::{Datagram, ErrorReport},
+    stream::Completion,
 };
 
 use super::{interface, ip_options::IpOptions, name, stack};
@@ -196,12 +197,39 @@ pub fn take_report(
         // An address of no family.
         None => end += 16,
     }
-    let (level, kind) = match family {
-        Family::V4 => (raw::SOL_IP, raw::IP_RECVERR),
-        Family::V6 => (raw::SOL_IPV6, raw::IPV6_RECVERR),
-    };
+    let (level, kind) = error_kind(family);
     message.control.put(level, kind, &error[..end]);
     copy(report.data, message).map(|(copied, _)| copied)
+}
+
+/// Returns level and type of the control message with a `struct sock_extended_err`.
+fn error_kind(family: Family) -> (u32, u32) {
+    match family {
+        Family::V4 => (raw::SOL_IP, raw::IP_RECVERR),
+        Family::V6 => (raw::SOL_IPV6, raw::IPV6_RECVERR),
+    }
+}
+
+/// Writes the news that bytes of some calls have arrived (`SO_EE_ORIGIN_ZEROCOPY`), as a
+/// `struct sock_extended_err` without an error and an address of no family.
+pub fn put_completion(completion: Completion, family: Family, message: &mut Incoming<'_>) {
+    const ORIGIN_ZEROCOPY: u8 = 5;
+    const ADDRESS_V4: usize = 16;
+    const ADDRESS_V6: usize = 28;
+    let mut error = [0; 16 + ADDRESS_V6];
+    error[4] = ORIGIN_ZEROCOPY;
+    // `SO_EE_CODE_ZEROCOPY_COPIED`.
+    error[6] = completion.is_copied.into();
+    error[8..12].copy_from_slice(&completion.first.to_le_bytes());
+    error[12..16].copy_from_slice(&completion.last.to_le_bytes());
+    let end = 16
+        + match family {
+            Family::V4 => ADDRESS_V4,
+            Family::V6 => ADDRESS_V6,
+        };
+    let (level, kind) = error_kind(family);
+    message.control.put(level, kind, &error[..end]);
+    message.answer |= raw::MSG_ERRQUEUE;
 }
 
 /// Moves a datagram's bytes to the program, as many as it has room for; returns the result of the

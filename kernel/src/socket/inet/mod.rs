@@ -35,6 +35,7 @@ mod name;
 mod stack;
 mod stream;
 mod tcp_options;
+mod zero_copy;
 
 use datagram::Datagrams;
 use stack::{AF_UNSPEC, IPPROTO_IP, IPPROTO_TCP, IPPROTO_UDP, IPPROTO_UDPLITE, check_port, domain};
@@ -108,7 +109,7 @@ fn ready_bits(ready: Readiness) -> Ready {
     bits.set(Ready::IN | Ready::RDNORM, ready.readable);
     bits.set(Ready::OUT | Ready::WRNORM, ready.writable);
     bits.set(Ready::PRI, ready.urgent);
-    bits.set(Ready::ERR, ready.error);
+    bits.set(Ready::ERR, ready.error || ready.has_completion);
     bits.set(Ready::RDHUP, ready.read_hung_up);
     bits.set(Ready::HUP, ready.hung_up);
     bits

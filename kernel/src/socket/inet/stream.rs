@@ -17,16 +17,18 @@ use nucleus::{
     task::Watch,
     user,
 };
+use vm::Pager;
 
 use super::{
-    AF_UNSPEC, IPPROTO_TCP, check_port, domain,
+    AF_UNSPEC, IPPROTO_TCP, check_port, control, domain,
     ip_options::{self, IpOptions},
     name::{self, Asked},
     name_options, ready_bits, stack,
     tcp_options::{self, TcpOptions},
+    zero_copy,
 };
 use crate::socket::{
-    Address, Answer, Common, Incoming, Outgoing, Shutdown, Socket, Timeout, Value,
+    Address, Answer, Common, Incoming, MSG_ZEROCOPY, Outgoing, Shutdown, Socket, Timeout, Value,
 };
 
 /// Sizes of the buffers that a new socket reports, as on Linux.
@@ -131,9 +133,32 @@ impl Stream {
     }
 
     fn send_bytes(&self, data: &mut dyn Source, timeout: Timeout) -> Result<usize> {
+        self.send_by(data, timeout, |data| self.tcp.send(data))
+    }
+
+    /// Sends bytes that the program leaves as they are until it is told (`MSG_ZEROCOPY`).
+    fn send_still(&self, data: &mut dyn Source, timeout: Timeout) -> Result<usize> {
+        let are_enough = data.left() >= vm::least_still();
+        let mut lent = 0;
+        let sent = self.send_by(data, timeout, |data| {
+            self.tcp.send_still(data, are_enough, &mut lent)
+        });
+        if let Ok(sent @ 1..) = sent {
+            self.tcp.await_completion(lent < sent);
+        }
+        sent
+    }
+
+    #[inline(always)]
+    fn send_by(
+        &self,
+        data: &mut dyn Source,
+        timeout: Timeout,
+        mut send: impl FnMut(&mut dyn Source) -> Result<usize>,
+    ) -> Result<usize> {
         let mut total = 0;
         while data.left() > 0 {
-            let error = match self.tcp.send(data) {
+            let error = match send(data) {
                 Ok(n) => {
                     total += n;
                     continue;
@@ -345,12 +370,21 @@ impl Socket for Stream {
         if message.has(raw::MSG_OOB) {
             return self.send_urgent(message);
         }
+        if message.has(MSG_ZEROCOPY) && self.common.is_on(raw::SO_ZEROCOPY) {
+            return self.send_still(message.data, message.timeout);
+        }
         self.send_bytes(message.data, message.timeout)
+    }
+
+    fn completes_sends(&self) -> bool {
+        true
     }
 
     fn receive(&self, message: &mut Incoming<'_>) -> Result<usize> {
         if message.has(raw::MSG_ERRQUEUE) {
-            return Err(Errno::EAGAIN);
+            let completion = self.tcp.take_completion().ok_or(Errno::EAGAIN)?;
+            control::put_completion(completion, self.tcp.family(), message);
+            return Ok(0);
         }
         if message.has(raw::MSG_OOB) {
             return self.receive_urgent(message);
@@ -417,6 +451,15 @@ impl Socket for Stream {
             }
             _ => ip_options::get(&self.ip, self.tcp.family(), level, name),
         }
+    }
+
+    fn exchange_option(&self, level: u32, name: u32, given: &Value) -> Option<Result<Answer>> {
+        let asks = level == raw::SOL_TCP && name == raw::TCP_ZEROCOPY_RECEIVE;
+        asks.then(|| zero_copy::receive(&self.tcp, given))
+    }
+
+    fn mapping(&self) -> Result<Arc<dyn Pager>> {
+        zero_copy::mapping(self.common.inode)
     }
 
     fn option_changed(&self, name: u32) {

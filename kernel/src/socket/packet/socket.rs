@@ -629,14 +629,9 @@ impl Socket for PacketSocket {
         })
     }
 
-    fn exchange_option(
-        &self,
-        level: u32,
-        name: u32,
-        given: &mut dyn FnMut() -> Result<i32>,
-    ) -> Option<Result<Answer>> {
+    fn exchange_option(&self, level: u32, name: u32, given: &Value) -> Option<Result<Answer>> {
         let asks = level == SOL_PACKET && name == packet::PACKET_HDRLEN;
-        asks.then(|| given().and_then(ring::head_len).map(Answer::Int))
+        asks.then(|| given.int().and_then(ring::head_len).map(Answer::Int))
     }
 
     fn set_filter(&self, filter: Option<Program>) -> Result<()> {
@@ -656,7 +651,7 @@ impl Socket for PacketSocket {
         }
     }
 
-    fn ring(&self) -> Result<Arc<dyn Pager>> {
+    fn mapping(&self) -> Result<Arc<dyn Pager>> {
         match self.ring.get_arc() {
             Some(ring) => Ok(ring),
             None => Err(Errno::EINVAL),

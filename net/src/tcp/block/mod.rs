@@ -83,6 +83,11 @@ pub trait Host {
     fn unsent(&self) -> usize;
     /// Returns how many bytes that wait come before the end of urgent data, if there is any.
     fn urgent(&self) -> Option<usize>;
+    /// Returns how many of the first `len` bytes that wait end with a whole page; 0 if none do.
+    fn to_page_end(&self, len: usize) -> usize {
+        let _ = len;
+        0
+    }
     /// Takes the first bytes that wait; fewer than `n` if memory is short.
     fn take(&mut self, n: usize) -> Aggregate;
     /// Notes that bytes have arrived and need no memory any more.

@@ -6,6 +6,7 @@ use crate::{
     tcp::segment::{Flags, MAX_SACKS, Options, Sacks, Segment, Seq},
 };
 use fbuf::Aggregate;
+use nucleus::PAGE_SIZE;
 
 /// The time for which a small segment is held back (`TCP_CORK`).
 const CORKED: u64 = 200 * MS;
@@ -13,6 +14,8 @@ const CORKED: u64 = 200 * MS;
 /// acknowledges at once, on a path of at most this round-trip time.
 const GATHERED_BEHIND: u32 = 4;
 const NEAR: u64 = MS;
+/// The least segment that may end with a page instead: it loses less than half of its bytes.
+const LEAST_PAGED: u32 = 2 * PAGE_SIZE as u32;
 /// Blocks of SACK that fit beside timestamps.
 const SACKS_BESIDE_STAMPS: usize = 3;
 /// Bytes of an option with one block.
@@ -276,6 +279,9 @@ impl Block {
         if is_last && !self.wants_fin && self.gathers(len, flight) {
             return None;
         }
+        if len == self.segment && self.burst() == self.segment {
+            return Some((self.whole_pages(len, host), false));
+        }
         let part = len % self.segment;
         if part == 0 || is_last && self.may_send_part(now) {
             return Some((len, false));
@@ -301,6 +307,16 @@ impl Block {
             && (1..=NEAR).contains(&self.round_trip.smoothed)
             && !self.settings.no_delay
             && self.urgent <= self.next
+    }
+
+    /// Returns how many bytes of a full segment are sent: it ends with a page where that is most of
+    /// it, so that the receiver finds whole pages, too.
+    fn whole_pages(&self, len: u32, host: &dyn Host) -> u32 {
+        if len < LEAST_PAGED {
+            return len;
+        }
+        let end = host.to_page_end(len as usize) as u32;
+        if end >= len / 2 { end } else { len }
     }
 
     /// Tells whether the last bytes that wait are sent although they fill no segment (Nagle's

@@ -16,7 +16,7 @@
 //! Python's own tests with Linux's, [`report`] opens the page of a bench in a browser, [`session`]
 //! types at a guest's console, [`console`] uses guests as commands, [`starts`] starts guests that
 //! must fail, or start in unusual ways, and [`ways`] gives guests a folder as root in each way.
-//! [`boot`] plans and runs a boot for all of them.
+//! [`zero_copy`] passes pages over network cards. [`boot`] plans and runs a boot for all of them.
 
 mod attacks;
 mod bad_link;
@@ -48,6 +48,7 @@ mod strangers;
 mod stress;
 mod swap;
 mod ways;
+mod zero_copy;
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -229,19 +230,26 @@ const LANES: usize = 2;
 fn side_by_side_in(report: &mut Report, groups: Vec<Groups<'_>>) -> Result<()> {
     let queue = Mutex::new(groups.into_iter());
     let next = || queue.lock().ok()?.next();
-    let results = {
+    let lanes = {
         let report = &*report;
         side_by_side(&[(); LANES], |()| {
             let mut own = report.beside();
-            while let Some(group) = next() {
-                group(&mut own)?;
+            let mut outcome = Ok(());
+            while outcome.is_ok()
+                && let Some(group) = next()
+            {
+                outcome = group(&mut own);
             }
-            Ok(own)
+            Ok((own, outcome))
         })
     };
-    results
-        .into_iter()
-        .try_for_each(|own| own.map(|own| report.add(own)))
+    let mut outcomes = Vec::new();
+    for lane in lanes {
+        let (own, outcome) = lane?;
+        report.add(own);
+        outcomes.push(outcome);
+    }
+    outcomes.into_iter().collect()
 }
 
 /// Refuses words that no group has in its name, before anything is built.
@@ -381,6 +389,7 @@ fn groups(bench: &boot::Bench, report: &mut Report, options: &options::Test) -> 
             without_error(|report| programs::short_of_memory(bench, report)),
             Box::new(|report| strangers::run(bench, report)),
             without_error(|report| network::run(bench, report)),
+            without_error(|report| zero_copy::run(bench, report)),
             without_error(|report| servers::run(bench, report)),
             without_error(|report| bad_link::run(bench, report, long)),
             without_error(|report| programs::variants(bench, report, options.seconds)),

@@ -101,6 +101,7 @@ pub fn options(net: Option<&str>, ports: &[(u16, u16)], own: Option<&str>) -> Re
             .map(|(host, guest)| format!("{host}:{guest}").parse())
             .collect::<Result<_>>()?,
         own: own.map(str::parse).transpose()?,
+        mtu: None,
     })
 }
 

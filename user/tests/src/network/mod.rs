@@ -2,7 +2,8 @@
 //! other machine is this program, at the far end of a `tap`.
 //!
 //! - `links`: interfaces; `routes`: routes and neighbours; `requests`: netlink itself;
-//! - `machines`: packets of another machine; `packets`: packet sockets.
+//! - `machines`: packets of another machine; `packets`: packet sockets;
+//! - `zero_copy`: pages that are lent to a connection; `shown`: pages that come from one.
 
 use support::prelude::*;
 
@@ -11,6 +12,8 @@ pub mod machines;
 pub mod packets;
 pub mod requests;
 pub mod routes;
+pub mod shown;
+pub mod zero_copy;
 
 const SIOCSIFADDR: u64 = 0x8916;
 const SIOCSIFNETMASK: u64 = 0x891c;

@@ -1,0 +1,124 @@
+//! TCP without copies over a card: the guest tests of `network/zero_copy.rs` and `network/shown.rs`
+//! against the same program on this host, and between two guests whose packets hold whole pages.
+
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+
+use super::Report;
+use super::boot::{Bench, Plan};
+use crate::guest::Ending;
+use crate::net::Options;
+use crate::qemu::Iommu;
+
+/// An MTU for four pages, and for the headers of IPv4 and of TCP with timestamps.
+const PAGES: u16 = 4 * 4096 + 52;
+/// The tests, each by some of its name.
+const TESTS: &str = "'network: a large' 'network: bytes' 'network: writers' 'network: MSG' \
+                     'network: a file that' 'network: pages' 'network: TCP_ZERO' \
+                     'network: a mapping' 'network: splice'";
+
+/// Runs them.
+pub fn run(bench: &Bench, report: &mut Report) {
+    if !report.wants("network") && !report.wants("zero-copy") {
+        return;
+    }
+    for (cpus, iommu) in [(1, None), (2, None), (4, None), (2, Some(Iommu::On))] {
+        let unit = if iommu.is_some() { ", IOMMU" } else { "" };
+        let name = format!("network: pages that are passed, {cpus} CPUs{unit}");
+        report.run(&name, || with_host(&bench.behind(iommu), cpus));
+        let name = format!("network: pages between two guests, {cpus} CPUs{unit}");
+        report.run(&name, || with_guest(&bench.behind(iommu), cpus));
+    }
+}
+
+/// The other side on this host; it ends when this is dropped.
+struct Server(Child);
+
+impl Server {
+    fn start(bench: &Bench) -> Result<(Server, u16)> {
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
+            .local_addr()?
+            .port();
+        let mut command = Command::new(bench.program("guest-tests"));
+        let command = command.args(["--serve", &port.to_string()]);
+        let mut server = Server(command.stdout(Stdio::piped()).spawn()?);
+        let said = server.0.stdout.take().context("no output")?;
+        let mut line = String::new();
+        BufReader::new(said).read_line(&mut line)?;
+        ensure!(line == "ready\n", "{line:?}");
+        Ok((server, port))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs the tests, whose other side is at an address.
+fn guest<'a>(bench: &'a Bench, peer: &str, cpus: u32, net: &Options) -> Result<Plan<'a>> {
+    // A server that is a guest ends when somebody comes to this port.
+    let pages = net.mtu.map_or("", |_| "PAGES=1 ");
+    let line = format!(
+        "export {pages}PEER={peer}; /tests/guest-tests {TESTS}; s=$?; echo end | nc ${{PEER%:*}} 81; exit $s"
+    );
+    bench.shell(&line).cpus(cpus).timeout(240).net(net)
+}
+
+fn passed(guest: &Plan<'_>) -> Result<()> {
+    let finished = guest.run_shown()?;
+    let passed = finished.ending == Ending::Status(0);
+    ensure!(passed, "{}", finished.why());
+    Ok(())
+}
+
+fn with_host(bench: &Bench, cpus: u32) -> Result<()> {
+    let (_server, port) = Server::start(bench)?;
+    let net = Options {
+        net: Some("user".parse()?),
+        ..Options::default()
+    };
+    passed(&guest(bench, &format!("10.0.2.2:{port}"), cpus, &net)?)
+}
+
+fn with_guest(bench: &Bench, cpus: u32) -> Result<()> {
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
+        .local_addr()?
+        .port();
+    let options = |own: &str| -> Result<Options> {
+        Ok(Options {
+            net: Some(format!("socket=127.0.0.1:{port}").parse()?),
+            own: Some(own.parse()?),
+            mtu: Some(PAGES),
+            ..Options::default()
+        })
+    };
+    let line = "/tests/guest-tests --serve 90 & nc -l -p 81 </dev/null >/dev/null; kill $!";
+    let server = bench.shell(line).timeout(300);
+    let server = server.net(&options("10.55.0.1/24")?)?;
+    let (tell, hear) = mpsc::channel();
+    thread::scope(|scope| {
+        let both = scope.spawn(move || {
+            server.run_with(move |line| {
+                if line == "ready" {
+                    let _ = tell.send(());
+                }
+            })
+        });
+        let ready = hear.recv_timeout(Duration::from_secs(180));
+        ready.map_err(|_| anyhow!("the server is not there"))?;
+        let net = options("10.55.0.2/24")?;
+        let client = passed(&guest(bench, "10.55.0.1:90", cpus, &net)?);
+        let server = both.join().map_err(|_| anyhow!("panicked"))??;
+        client.with_context(|| server.why())
+    })
+}
