@@ -4,12 +4,12 @@
 //! slices of a packet are the frames that it fills; the others stay with their request. A small
 //! packet is copied into a frame that it shares with others, and all frames of its buffer stay.
 //!
-//! Where packets of IP may be longer than a page, a buffer of several frames begins with a place for
-//! headers (header split): a payload that begins behind the usual headers fills whole pages, which
-//! become those of a program. The place is as long as the headers of the last long packet were. What
-//! is in it is copied to where small packets are. Segments that the device joins are no such
-//! packets: by `--icount`, a byte of `receive-64KiB` costs 0.66 instructions with header split, as
-//! frames that become pages are zeroed anew, and 0.50 without.
+//! Where packets of IP may be longer than a page, a buffer of several frames begins with a place
+//! for headers (header split): a payload that begins behind the usual headers fills whole pages,
+//! which become those of a program. The place is as long as the headers of the last long packet
+//! were. What is in it is copied to where small packets are. Segments that the device joins are no
+//! such packets: by `--icount`, a byte of `receive-64KiB` costs 0.66 instructions with header
+//! split, as frames that become pages are zeroed anew, and 0.50 without.
 //!
 //! Frames and places are zeroed, so that a device that says to have written more than it has shows
 //! nothing of others. Those that only this device has written to need not be: it could as well hand
