@@ -6,11 +6,13 @@
 //! many, so the memory is bounded whatever the peer and the program do.
 
 use alloc::{boxed::Box, sync::Arc};
+use core::sync::atomic::Ordering::Relaxed;
 
 use abi::{Errno, Result};
+use fbuf::queue::Chain;
 use vm::account::{Account, Charge, Kind};
 
-use super::Stream;
+use super::{Stream, StreamState};
 
 /// Entries of each kind. Linux's `optmem_max` is enough for 35.
 const MOST: usize = 32;
@@ -133,23 +135,24 @@ impl Completions {
     }
 }
 
-impl super::StreamState {
+impl Stream {
     /// Notes that `bytes` more bytes have arrived. Returns whether a call is to be told.
-    pub(super) fn note_arrived(&mut self, bytes: usize) -> bool {
-        self.arrived += bytes as u64;
-        let position = self.arrived;
-        let completions = self.completions.as_mut();
-        completions.is_some_and(|completions| completions.arrived(position))
+    pub(super) fn note_arrived(&self, chain: &mut Chain<StreamState>, bytes: usize) -> bool {
+        chain.state.arrived += bytes as u64;
+        let position = chain.state.arrived;
+        let completions = chain.state.completions.as_mut();
+        let tells = completions.is_some_and(|completions| completions.arrived(position));
+        if tells {
+            self.has_news.store(true, Relaxed);
+        }
+        tells
     }
 
     /// Whether a call may be told.
-    pub(super) fn has_completion(&self) -> bool {
-        let completions = self.completions.as_ref();
-        completions.is_some_and(|completions| completions.told.count > 0)
+    pub fn has_completion(&self) -> bool {
+        self.has_news.load(Relaxed)
     }
-}
 
-impl Stream {
     /// Makes room for the news about a call, which is charged to `payer`.
     ///
     /// # Errors
@@ -187,7 +190,11 @@ impl Stream {
                 return;
             };
             completions.note(end, is_copied || !self.uses_packets);
-            completions.arrived(arrived)
+            let tells = completions.arrived(arrived);
+            if tells {
+                self.has_news.store(true, Relaxed);
+            }
+            tells
         };
         if tells {
             self.sender.writable.wake_all();
@@ -196,7 +203,11 @@ impl Stream {
 
     /// Takes the news about the oldest calls.
     pub fn take_completion(&self) -> Option<Completion> {
-        self.queue.lock().state.completions.as_mut()?.told.take()
+        let mut chain = self.queue.lock();
+        let told = &mut chain.state.completions.as_mut()?.told;
+        let first = told.take();
+        self.has_news.store(told.count > 0, Relaxed);
+        first
     }
 }
 

@@ -93,7 +93,7 @@ impl Stream {
             let mut chain = self.queue.lock();
             chain.state.shift_limit(bytes, 0);
             chain.state.in_flight = chain.state.in_flight.saturating_sub(bytes);
-            let is_told = chain.state.note_arrived(bytes);
+            let is_told = self.note_arrived(&mut chain, bytes);
             // Bytes that were taken to be sent may have made it so, unheard.
             is_told || is_writable(&chain)
         };

@@ -8,6 +8,7 @@
 //! - `urgent`: the urgent byte.
 
 use alloc::{boxed::Box, sync::Arc};
+use core::sync::atomic::AtomicBool;
 
 use fbuf::queue::{Chain, Queue, State};
 use nucleus::PAGE_SIZE;
@@ -36,6 +37,8 @@ pub struct Stream {
     is_v6: bool,
     /// The connection's segments are packets: see `line`.
     uses_packets: bool,
+    /// There is news for a writer about its bytes. Changes with the chain locked.
+    has_news: AtomicBool,
 }
 
 /// What a stream keeps with its chain.
@@ -93,8 +96,6 @@ pub struct StreamStatus {
     pub room: usize,
     /// The most bytes that fit.
     pub limit: usize,
-    /// Bytes on their way beyond what the limit would allow.
-    pub owed: usize,
     /// Whether the bytes are enough to wake a reader.
     pub is_readable: bool,
     /// Whether the room is enough to wake a writer.
@@ -107,8 +108,6 @@ pub struct StreamStatus {
     pub urgent: bool,
     /// The next byte to read follows the urgent one's place.
     pub at_mark: bool,
-    /// There is news for a writer about its bytes.
-    pub has_completion: bool,
 }
 
 /// Returns how many bytes still fit.
@@ -151,6 +150,7 @@ impl Stream {
             sender,
             is_v6,
             uses_packets: false,
+            has_news: AtomicBool::new(false),
         }
     }
 
@@ -162,7 +162,6 @@ impl Stream {
             bytes,
             room: room(&chain),
             limit: state.limit,
-            owed: state.owed,
             is_readable: bytes > 0
                 && (bytes >= state.low_water.min(state.limit) || state.finished || state.broken),
             is_writable: is_writable(&chain),
@@ -170,8 +169,17 @@ impl Stream {
             added: chain.end(),
             urgent: chain.urgent.and(state.urgent).is_some(),
             at_mark: chain.is_at_urgent(),
-            has_completion: state.has_completion(),
         }
+    }
+
+    /// Returns how many bytes are on their way beyond what the limit would allow.
+    pub fn owed(&self) -> usize {
+        self.queue.lock().state.owed
+    }
+
+    /// Returns how many bytes there are to read.
+    pub fn unread(&self) -> usize {
+        self.queue.lock().data.len()
     }
 
     /// Ends the stream behind the bytes that are in it.
@@ -187,7 +195,7 @@ impl Stream {
             chain.state.broken = true;
             // No packet shows the bytes any more.
             let left = chain.end() - chain.state.arrived;
-            chain.state.note_arrived(left as usize);
+            self.note_arrived(&mut chain, left as usize);
         }
         self.receiver.wake_all();
         self.sender.wake_all();

@@ -222,6 +222,7 @@ impl Socket {
     ///
     /// # Errors
     /// `EAGAIN` when the stream is empty, `ENOTCONN`, the pending error, or that of the sink.
+    #[inline(always)]
     pub fn receive(&self, to: &mut dyn Sink, max: usize, how: Read) -> Result<usize> {
         let Way::To(inbound) = self.way_in()? else {
             return self.nothing_to_read(None);
@@ -243,7 +244,7 @@ impl Socket {
         }
         let nothing = self.nothing_to_read(Some(status))?;
         // The last bytes and the end may have come between the two looks.
-        match inbound.status().bytes {
+        match inbound.unread() {
             0 => Ok(nothing),
             _ => inbound.read(to, max, how),
         }
@@ -354,11 +355,14 @@ impl Socket {
     pub fn readiness(&self) -> Readiness {
         let (inbound, outbound) = self.streams();
         let inbound = inbound.map(|stream| stream.status());
+        let has_completion = outbound
+            .as_ref()
+            .is_some_and(|stream| stream.has_completion());
         let outbound = outbound.map(|stream| stream.status());
         let inner = self.inner();
         let mut ready = Readiness {
             error: inner.error.is_some(),
-            has_completion: outbound.is_some_and(|status| status.has_completion),
+            has_completion,
             ..Readiness::default()
         };
         match inner.phase {

@@ -362,7 +362,8 @@ fn groups(bench: &boot::Bench, report: &mut Report, options: &options::Test) -> 
     compare::run(bench, report);
     swap::run(bench, report);
     // Guests with one CPU, of which some wait for the host or for each other, beside those with
-    // more, which do not need all of the host's processors all the time. The longest come first.
+    // more, which do not need all of the host's processors all the time. The longest come first, and
+    // attacks not beside attacks.
     if report.names.is_none() {
         bench.root()?;
     }
@@ -381,9 +382,9 @@ fn groups(bench: &boot::Bench, report: &mut Report, options: &options::Test) -> 
                 stress::run(bench, report, long)?;
                 pressure::run(bench, report, long)
             }),
+            without_error(|report| machines(report, &[1])),
             Box::new(|report| debian::run(bench, report, options)),
             without_error(|report| iommu::run(bench, report)),
-            without_error(|report| machines(report, &[1])),
             without_error(|report| console::run(bench, report)),
             Box::new(|report| python::run(bench, report, long)),
             without_error(|report| programs::short_of_memory(bench, report)),
