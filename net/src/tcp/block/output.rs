@@ -10,9 +10,10 @@ use nucleus::PAGE_SIZE;
 
 /// The time for which a small segment is held back (`TCP_CORK`).
 const CORKED: u64 = 200 * MS;
-/// Less than a large packet waits for more while so many segments are under way, which the peer
-/// acknowledges at once, on a path of at most this round-trip time.
+/// Less than a large packet waits for more while so many segments are under way: the peer
+/// acknowledges these at once.
 const GATHERED_BEHIND: u32 = 4;
+/// The longest round-trip time with which it waits, in nanoseconds.
 const NEAR: u64 = MS;
 /// The least segment that may end with a page instead: it loses less than half of its bytes.
 const LEAST_PAGED: u32 = 2 * PAGE_SIZE as u32;
