@@ -12,18 +12,18 @@ use crate::mounts;
 /// Runs first, with the wait status of the first program if that has ended.
 type Before = fn(Option<i32>);
 
-/// One of the network and one of the sessions.
+/// The network's, and the sessions'.
 static BEFORE: SpinLock<[Option<Before>; 2]> = SpinLock::new(Rank::Leaf, [None; 2]);
 
-/// Has `before` run at the end of the machine, before anything but those that were set earlier; it
+/// Adds a function that the end of the machine begins with, after those that were added earlier; it
 /// may sleep.
-pub fn set_before(before: Before) {
+pub fn add_before(before: Before) {
     let mut all = BEFORE.lock();
     let place = all.iter_mut().find(|it| it.is_none());
-    *place.expect("no more are set than there is room for") = Some(before);
+    *place.expect("there is a place for each caller") = Some(before);
 }
 
-fn say_before(status: Option<i32>) {
+fn run_before(status: Option<i32>) {
     let all = *BEFORE.lock();
     for before in all.into_iter().flatten() {
         before(status);
@@ -48,7 +48,7 @@ pub fn finish(status: i32) -> ! {
         // As a shell counts a death by signal.
         128 + (status & 0x7f)
     };
-    say_before(Some(status));
+    run_before(Some(status));
     write_back();
     log!("exit: status {code}");
     power::stop(Stop::Done)
@@ -56,7 +56,7 @@ pub fn finish(status: i32) -> ! {
 
 /// `poweroff` and `halt`: an orderly end.
 pub fn power_off() -> ! {
-    say_before(None);
+    run_before(None);
     write_back();
     log!("exit: status 0");
     power::stop(Stop::Done)
@@ -64,7 +64,7 @@ pub fn power_off() -> ! {
 
 /// `reboot`: an orderly end and a new start.
 pub fn restart() -> ! {
-    say_before(None);
+    run_before(None);
     write_back();
     power::stop(Stop::Restart)
 }
