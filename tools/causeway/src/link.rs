@@ -1,7 +1,7 @@
 //! `causeway link`: a bad link between two guests, each of which has one end of it as its network.
 //!
 //! ```text
-//! guest ─ --net socket=A ─ [End] ─ badlink::Direction ─ Queue ─ [End] ─ --net socket=B ─ guest
+//! guest ─ --net socket=A ─ End ─ badlink::Direction ─ Queue ─ End ─ --net socket=B ─ guest
 //! ```
 //!
 //! QEMU puts frames into a connection, each behind its length. An end takes one connection at a
