@@ -87,7 +87,8 @@ fn with_guest(bench: &Bench, cpus: u32) -> Result<()> {
     let line = "/tests/guest-tests --serve 90 & nc -l -p 81 </dev/null >/dev/null; kill $!";
     let server = bench.shell(line).timeout(300);
     let server = server.net(&net("10.55.0.1/24")?)?;
-    let client = guest(bench, "10.55.0.1:90", cpus, &net("10.55.0.2/24")?)?;
-    let (server, client) = in_turn(|each| server.run_with(each), || client.run_shown())?;
+    // The guest whose options are made first listens for the other.
+    let client = || guest(bench, "10.55.0.1:90", cpus, &net("10.55.0.2/24")?)?.run_shown();
+    let (server, client) = in_turn(|each| server.run_with(each), client)?;
     client.ended(0).with_context(|| server.why())
 }
