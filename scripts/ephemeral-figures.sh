@@ -57,7 +57,8 @@ instructions() {
 }
 
 # What a card leaves to the kernel: nothing, to cut segments, to sum them as well.
-uncut="host_tso4=off,host_tso6=off,host_ecn=off,host_ufo=off,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off"
+uncut="host_tso4=off,host_tso6=off,host_ecn=off,host_ufo=off"
+uncut="$uncut,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off"
 plain="csum=off,guest_csum=off,gso=off,$uncut"
 
 network() {

@@ -1,14 +1,13 @@
-//! What happens to the frames on a bad link between two machines: they are lost, doubled,
-//! reordered, delayed, damaged, and the link is cut, as a seed decides.
+//! Decides which frames a bad link between two machines loses, doubles, reorders, delays and
+//! damages, and when it is cut; a seed makes it repeatable.
 //!
-//! The crate only decides. The tests of `net` carry the frames on the simulated machine, and the
-//! host command between guests.
+//! The tests of `net` carry the frames on the simulated machine, the host command between guests.
 #![no_std]
 #![forbid(unsafe_code)]
 
-/// Bytes of a header of Ethernet, which is never damaged: real links check theirs.
+/// Bytes of the Ethernet header, which is never damaged: real links check theirs.
 const ETHERNET: usize = 14;
-/// The type of ARP's frames, which have no checksum and are not damaged either.
+/// The EtherType of ARP, whose frames have no checksum and are not damaged either.
 const ARP: [u8; 2] = [8, 6];
 
 /// How bad a link is: chances out of 1000, times in nanoseconds.
@@ -41,12 +40,12 @@ pub const GOOD: Trouble = Trouble {
     cut: 0,
 };
 
-/// How often something has happened on one direction of a link.
+/// Counts of one direction of a link.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Counts {
     /// Frames that were sent.
     pub sent: u64,
-    /// Frames that were lost, by chance or since the link was cut.
+    /// Frames that were lost, by chance or while the link was cut.
     pub lost: u64,
     /// Frames that arrive twice.
     pub doubled: u64,
@@ -64,7 +63,7 @@ pub struct Direction {
 }
 
 impl Direction {
-    /// Makes a direction; each seed decides otherwise.
+    /// Makes a direction whose decisions follow from the seed.
     pub const fn new(seed: u64, trouble: Trouble) -> Self {
         let counts = Counts {
             sent: 0,

@@ -12,15 +12,15 @@ use crate::mounts;
 /// Runs first, with the wait status of the first program if that has ended.
 type Before = fn(Option<i32>);
 
-/// One of the network and one of the sessions.
+/// The network's, and the sessions'.
 static BEFORE: SpinLock<[Option<Before>; 2]> = SpinLock::new(Rank::Leaf, [None; 2]);
 
-/// Has `before` run at the end of the machine, before anything but those that were set earlier; it
+/// Adds a function that the end of the machine begins with, after those that were added earlier; it
 /// may sleep.
-pub fn set_before(before: Before) {
+pub fn add_before(before: Before) {
     let mut all = BEFORE.lock();
     let place = all.iter_mut().find(|it| it.is_none());
-    *place.expect("no more are set than there is room for") = Some(before);
+    *place.expect("there is a place for each caller") = Some(before);
 }
 
 fn run_before(status: Option<i32>) {

@@ -69,7 +69,7 @@ pub fn start(how: Addressing) -> bool {
     if cards.is_empty() {
         return false;
     }
-    shutdown::set_before(finish_connections);
+    shutdown::add_before(finish_connections);
     let stack = stack();
     for (nth, &card) in cards.iter().enumerate() {
         let wanted = match how {

@@ -1,7 +1,7 @@
 //! `causeway link`: a bad link between two guests, each of which has one end of it as its network.
 //!
 //! ```text
-//! guest ─ --net socket=A ─ [End] ─ badlink::Direction ─ Queue ─ [End] ─ --net socket=B ─ guest
+//! guest ─ --net socket=A ─ End ─ badlink::Direction ─ Queue ─ End ─ --net socket=B ─ guest
 //! ```
 //!
 //! QEMU puts frames into a connection, each behind its length. An end takes one connection at a
@@ -82,11 +82,11 @@ pub struct Options {
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 0,
           value_parser = clap::value_parser!(u64).range(..=60_000))]
     delay: u64,
-    /// Cut the link for so long, and as long afterwards let it be, again and again
+    /// Cut the link for so long, then leave it whole for as long, again and again
     #[arg(long, value_name = "MILLISECONDS",
           value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     cut: Option<u64>,
-    /// Decide otherwise for each number
+    /// The seed of what happens to which frame
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 }
@@ -153,7 +153,7 @@ struct State {
     bytes: usize,
     /// Frames that were put into the queue.
     number: u64,
-    /// Frames that there was no room or no guest for.
+    /// Frames that found no room or no guest.
     dropped: u64,
     is_over: bool,
 }
@@ -392,7 +392,7 @@ impl Drop for Link {
                 // It ends the thread that reads from it.
                 let _ = guest.shutdown(Shutdown::Both);
             }
-            // One that waits for a guest gets this one.
+            // It wakes the thread that waits for a guest.
             let _ = TcpStream::connect(end.address);
         }
     }

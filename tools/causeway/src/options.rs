@@ -443,7 +443,8 @@ pub struct Check {
 #[derive(Args, Debug)]
 pub struct Test {
     /// How long the program of random system calls runs, in seconds
-    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "S", default_value_t = 10,
+          value_parser = clap::value_parser!(u64).range(1..))]
     pub seconds: u64,
     /// Run also what takes too long for every day
     #[arg(long)]

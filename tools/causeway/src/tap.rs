@@ -11,13 +11,13 @@ use anyhow::{Context, Result, ensure};
 /// The beginning of its name, which the number of the process and that of the interface follow.
 const NAME: &str = "cw";
 
-/// The bits of a network's address.
+/// Bits of a network's prefix.
 const BITS: u8 = 24;
 
 /// The first network, 10.56.0.0; each interface of a process has one of its own.
 const FIRST: [u8; 2] = [10, 56];
 
-/// An interface with several queues, which goes when this is dropped.
+/// An interface with several queues, which is removed when this is dropped.
 #[derive(Debug)]
 pub struct Tap {
     name: String,
@@ -117,7 +117,7 @@ impl Tap {
 impl Drop for Tap {
     fn drop(&mut self) {
         let words = ["link", "delete", &self.name];
-        // It may not have come so far.
+        // The interface may not have been made.
         let _ = Command::new("ip").args(words).output();
     }
 }

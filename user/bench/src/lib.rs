@@ -78,9 +78,11 @@
 //! | [`sample`] | units and lines |
 //! | [`counters`] | the kernel's counters under common names |
 //! | [`cpus`] | binding threads to CPUs |
-//! | [`partner`] | children, threads, and the gates that synchronise them |
+//! | [`partner`] | children, programs, threads, and the gates that synchronise them |
 //! | `addresses` | turns address randomisation off |
 //! | [`mapping`] | memory and files to map |
+//! | [`limits`] | limits of the process |
+//! | [`memory`] | amounts of the machine's memory |
 //! | [`failure`] | errors, and the macro [`call!`] |
 //! | [`options`] | the command line |
 
@@ -91,8 +93,10 @@ pub mod draws;
 pub mod experiments;
 pub mod failure;
 pub mod harness;
+pub mod limits;
 pub mod mapping;
 mod marks;
+pub mod memory;
 pub mod meter;
 pub mod movement;
 pub mod options;

@@ -1,9 +1,10 @@
-//! Work beside a row's own thread: children, threads, and the memory and gates that synchronise
-//! them.
+//! Work beside a row's own thread: children, programs, threads, and the memory and gates that
+//! synchronise them.
 
 use std::ops::Deref;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::panic::{self, AssertUnwindSafe};
+use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
@@ -11,6 +12,18 @@ use std::time::{Duration, Instant};
 use std::{fs, io::Read, io::Write, mem, ptr};
 
 use crate::{Failure, call, cpus};
+
+/// A started program, which is killed when this is dropped.
+#[derive(Debug)]
+pub struct Program(pub Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 /// A value in a page that a process shares with the children that it forks afterwards.
 #[derive(Debug)]

@@ -14,9 +14,9 @@ pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_getsockopt, getsockopt).flags(&[&READABLE]),
     call!(__NR_setsockopt, setsockopt).flags(&[&SETTABLE]).note(
         "TCP's `TCP_QUICKACK`, `TCP_LINGER2`, `TCP_WINDOW_CLAMP`, `TCP_THIN_LINEAR_TIMEOUTS`, \
-             `TCP_THIN_DUPACK`, `TCP_NOTSENT_LOWAT` and `TCP_SAVE_SYN` are kept and change nothing; \
-             between programs of one machine nothing is held back, and an end that is gone is \
-             always told, so that no option of pace changes anything there; \
+             `TCP_THIN_DUPACK`, `TCP_NOTSENT_LOWAT` and `TCP_SAVE_SYN` are kept and change \
+             nothing; between programs of one machine nothing is held back, and an end that is \
+             gone is always told, so that no option of pace changes anything there; \
              `SO_PEEK_OFF` is for local sockets \
              (`EOPNOTSUPP` else, as for TCP before Linux 6.9)",
     ),

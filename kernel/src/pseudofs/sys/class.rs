@@ -1,4 +1,4 @@
-//! `/sys/class`, the devices behind it, and their numbers.
+//! `/sys/class`, `/sys/devices` and `/sys/dev`, and the terminals and the clock in them.
 
 use alloc::{format, string::String};
 

@@ -1,4 +1,5 @@
-//! `/sys/class/net`: the network interfaces, as they are when a file is read.
+//! `/sys/class/net` and `/sys/devices/virtual/net`: the network interfaces, as they are when a file
+//! is read.
 
 use alloc::{format, string::String, vec::Vec};
 use core::fmt::Write;
@@ -56,7 +57,7 @@ impl Directory for Interfaces {
     }
 }
 
-/// A file with a line about an interface; it is an error to read when that is gone.
+/// Makes a file with a line about an interface; reading it fails when the interface is gone.
 fn about(index: u32, show: fn(&Interface) -> Result<String>) -> Entry {
     Entry::text(move |out| {
         let line = show(&*interface::by_index(index)?)?;
@@ -66,7 +67,7 @@ fn about(index: u32, show: fn(&Interface) -> Result<String>) -> Entry {
 }
 
 fn device(index: u32) -> Table {
-    /// Files that say the same of all.
+    /// Files that are the same for all interfaces.
     const SAME: [(&str, &str); 7] = [
         ("addr_assign_type", "0"),
         ("dev_id", "0x0"),
@@ -130,7 +131,7 @@ fn device(index: u32) -> Table {
         .with("subsystem", link("../../../../class/net"))
 }
 
-/// Bytes of an interface's address on its link, all the same; none for a link without.
+/// Returns a link-layer address of equal bytes; empty where the link has no addresses.
 fn hardware(it: &Interface, byte: u8) -> Vec<u8> {
     let has_macs = it.is_loopback() || it.mac().is_some();
     if has_macs {
@@ -151,7 +152,7 @@ fn colons(bytes: &[u8]) -> String {
 }
 
 fn statistics(index: u32) -> Table {
-    /// What no device here reports.
+    /// Counters that no device here has.
     const NEVER: [&str; 15] = [
         "collisions",
         "rx_compressed",

@@ -1,7 +1,7 @@
 //! `/sys`: the parts of the machine, in Linux's formats.
 //!
 //! `block`: disks. `cpus`: processors, their caches and their memory node. `class`: terminals and
-//! the clock. `interfaces`: those of the network. `pci`: the functions on the bus. `numbered`:
+//! the clock. `interfaces`: network interfaces. `pci`: the functions on the bus. `numbered`:
 //! names with a number in them. What this machine does not have, has no file here.
 
 mod block;

@@ -79,7 +79,7 @@ pub fn run(count: u8, namespace: &Arc<Namespace>) -> Result<i32, String> {
     let (sessions, mut inbox) =
         Sessions::new(&device, count, namespace).map_err(|_| "no memory for sessions")?;
     *SESSIONS.lock() = Some(sessions.clone());
-    shutdown::set_before(before_stop);
+    shutdown::add_before(before_stop);
     sessions.line.say(&ToHost::Ready {
         version: session::VERSION,
         sessions: count,

@@ -105,7 +105,8 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let time = r#"{"row":"a/b","unit":"ns","better":"less","samples":[9,9],"operations":20}"#;
-        let rate = r#"{"row":"a/c","unit":"MiB/s","better":"more","samples":[9],"operations":1,"bytes":1048576}"#;
+        let rate = r#"{"row":"a/c","unit":"MiB/s","better":"more","samples":[9],
+                       "operations":1,"bytes":1048576}"#;
         let size = r#"{"row":"a/d","unit":"bytes","better":"less","samples":[9],"operations":1}"#;
         let mut lines =
             String::from("0 0\n100 100\n0 0\n100 100\n40 60\n100 20\n0 0\n100 1000\n50");

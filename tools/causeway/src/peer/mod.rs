@@ -10,12 +10,13 @@
 //! | `echo` | sends back what comes, at once |
 //! | `close` | closes |
 //! | `udp` | answers the port of a UDP socket, which lives as long as the connection: see [`udp`] |
-//! | `connect PORT COUNT` | makes COUNT connections to the client's port, one after another, and waits for the end of each |
+//! | `connect PORT COUNT` | connects COUNT times to the client's port, each time until its end |
 //! | `hold PORT COUNT` | makes COUNT connections, and keeps them as long as this one |
-//! | `get PORT COUNT WIDTH PATH` | fetches a path by HTTP COUNT times, by WIDTH connections at once |
+//! | `get PORT COUNT WIDTH PATH` | fetches a path by HTTP COUNT times, WIDTH connections at once |
 //!
 //! The last three answer with a line when they are done: `done BYTES`, or why not; then the next
-//! line may come. A service has a thread, which ends with its client.
+//! line may come. Each client has a thread, which ends with it; during one of the last three, when
+//! that is done or fails.
 //!
 //! A guest may be hostile: clients, connections and the bytes that are kept have bounds.
 

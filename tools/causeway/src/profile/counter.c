@@ -7,8 +7,8 @@
  * instruction `nopl BEGIN(%rax)` forgets all at its first time and counts on from there, `nopl
  * END(%rax)` stops until the next BEGIN. Both do nothing on any machine.
  *
- * With `sections=FILE` in place of `out=FILE`, each END writes a line `PROGRAMS KERNEL` into FILE: the
- * instructions since the last BEGIN.
+ * With `sections=FILE` in place of `out=FILE`, each END writes a line `PROGRAMS KERNEL` into FILE:
+ * the instructions since the last BEGIN.
  *
  * FILE has a line `programs N`, the instructions of programs, and for each block of the kernel a
  * line `block TIMES ADDRESS OFFSET...`: how often it ran, and where its instructions stand.

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use badlink::Trouble;
+use badlink::{Counts, Trouble};
 
 use super::Report;
 use super::boot::{Bench, Finished, finish, tell_monitor};
@@ -171,10 +171,12 @@ fn exchange(bench: &Bench, sides: &[Side; 2], long: bool) -> Result<()> {
         ensure!(is_right, "{text}\n{link}{}", side.why());
     }
     let counts = link.counts();
-    ensure!(
-        counts.iter().all(|it| it.lost > 0 && it.damaged > 0),
-        "{link}"
-    );
+    let is_bad = |it: &Counts| {
+        [it.lost, it.damaged, it.doubled, it.late]
+            .iter()
+            .all(|&n| n > 0)
+    };
+    ensure!(counts.iter().all(is_bad), "{link}");
     if long {
         let rate = finished[1].text();
         let rate = rate.lines().find(|line| line.starts_with("rate"));

@@ -152,7 +152,7 @@ fn serve(files: HashMap<&'static str, &'static str>) -> Result<u16> {
     let port = server.local_addr()?.port();
     thread::spawn(move || {
         for stream in server.incoming().flatten() {
-            // A client that goes away is none of the server's business.
+            // A client may end its connection early.
             let _ = answer(stream, &files);
         }
     });

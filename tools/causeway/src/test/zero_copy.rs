@@ -2,18 +2,14 @@
 //! against the same program on this host, and between two guests whose packets hold whole pages.
 
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::Report;
 use super::boot::{Bench, Plan};
-use crate::guest::Ending;
-use crate::net::Options;
+use super::network::{in_turn, options};
+use crate::net::{Options, free_port};
 use crate::qemu::Iommu;
 
 /// An MTU for four pages, and for the headers of IPv4 and of TCP with timestamps.
@@ -25,7 +21,7 @@ const TESTS: &str = "'network: a large' 'network: bytes' 'network: writers' 'net
 
 /// Runs them.
 pub fn run(bench: &Bench, report: &mut Report) {
-    if !report.wants("network") && !report.wants("zero-copy") {
+    if !report.wants("network: TCP without copies") {
         return;
     }
     for (cpus, iommu) in [(1, None), (2, None), (4, None), (2, Some(Iommu::On))] {
@@ -42,9 +38,7 @@ struct Server(Child);
 
 impl Server {
     fn start(bench: &Bench) -> Result<(Server, u16)> {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
-            .local_addr()?
-            .port();
+        let port = free_port()?;
         let mut command = Command::new(bench.program("guest-tests"));
         let command = command.args(["--serve", &port.to_string()]);
         let mut server = Server(command.stdout(Stdio::piped()).spawn()?);
@@ -66,59 +60,35 @@ impl Drop for Server {
 
 /// Runs the tests, whose other side is at an address.
 fn guest<'a>(bench: &'a Bench, peer: &str, cpus: u32, net: &Options) -> Result<Plan<'a>> {
-    // A server that is a guest ends when somebody comes to this port.
     let pages = net.mtu.map_or("", |_| "PAGES=1 ");
+    // A connection to port 81 ends a server that is a guest.
     let line = format!(
-        "export {pages}PEER={peer}; /tests/guest-tests {TESTS}; s=$?; echo end | nc ${{PEER%:*}} 81; exit $s"
+        "export {pages}PEER={peer}; /tests/guest-tests {TESTS}; s=$?; \
+         echo end | nc ${{PEER%:*}} 81; exit $s"
     );
     bench.shell(&line).cpus(cpus).timeout(240).net(net)
 }
 
-fn passed(guest: &Plan<'_>) -> Result<()> {
-    let finished = guest.run_shown()?;
-    let passed = finished.ending == Ending::Status(0);
-    ensure!(passed, "{}", finished.why());
-    Ok(())
-}
-
 fn with_host(bench: &Bench, cpus: u32) -> Result<()> {
     let (_server, port) = Server::start(bench)?;
-    let net = Options {
-        net: Some("user".parse()?),
-        ..Options::default()
-    };
-    passed(&guest(bench, &format!("10.0.2.2:{port}"), cpus, &net)?)
+    let net = options(Some("user"), &[], None)?;
+    let guest = guest(bench, &format!("10.0.2.2:{port}"), cpus, &net)?;
+    guest.run_shown()?.ended(0)
 }
 
 fn with_guest(bench: &Bench, cpus: u32) -> Result<()> {
-    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
-        .local_addr()?
-        .port();
-    let options = |own: &str| -> Result<Options> {
+    let socket = format!("socket=127.0.0.1:{}", free_port()?);
+    let net = |own: &str| -> Result<Options> {
         Ok(Options {
-            net: Some(format!("socket=127.0.0.1:{port}").parse()?),
-            own: Some(own.parse()?),
             mtu: Some(PAGES),
-            ..Options::default()
+            ..options(Some(&socket), &[], Some(own))?
         })
     };
     let line = "/tests/guest-tests --serve 90 & nc -l -p 81 </dev/null >/dev/null; kill $!";
     let server = bench.shell(line).timeout(300);
-    let server = server.net(&options("10.55.0.1/24")?)?;
-    let (tell, hear) = mpsc::channel();
-    thread::scope(|scope| {
-        let both = scope.spawn(move || {
-            server.run_with(move |line| {
-                if line == "ready" {
-                    let _ = tell.send(());
-                }
-            })
-        });
-        let ready = hear.recv_timeout(Duration::from_secs(180));
-        ready.map_err(|_| anyhow!("the server is not there"))?;
-        let net = options("10.55.0.2/24")?;
-        let client = passed(&guest(bench, "10.55.0.1:90", cpus, &net)?);
-        let server = both.join().map_err(|_| anyhow!("panicked"))??;
-        client.with_context(|| server.why())
-    })
+    let server = server.net(&net("10.55.0.1/24")?)?;
+    // The guest whose options are made first listens for the other.
+    let client = || guest(bench, "10.55.0.1:90", cpus, &net("10.55.0.2/24")?)?.run_shown();
+    let (server, client) = in_turn(|each| server.run_with(each), client)?;
+    client.ended(0).with_context(|| server.why())
 }

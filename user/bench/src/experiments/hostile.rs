@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{mem, ptr, thread};
 
+use crate::limits::allow_files;
 use crate::{Bench, Experiment, Failure, call};
 
 /// The experiment; its help describes it.
@@ -44,11 +45,7 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
     ];
     for &(name, hostile) in programs {
         bench.row(format!("hostile/{name}")).run(|meter| {
-            let limit = libc::rlimit {
-                rlim_cur: 4096,
-                rlim_max: 4096,
-            };
-            call!(setrlimit(libc::RLIMIT_NOFILE, &limit))?;
+            allow_files(4096)?;
             let over = AtomicBool::new(false);
             let late = thread::scope(|scope| {
                 let hostile = scope.spawn(|| hostile(&over));

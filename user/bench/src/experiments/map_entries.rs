@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::partner::Program;
 use crate::{Bench, Experiment, Failure, Unit};
 
 /// Map entries.
@@ -59,7 +60,7 @@ fn of_command(program: &Path, words: &[&str]) -> Result<f64, Failure> {
         .stdout(Stdio::null())
         .spawn()
         .map_err(|error| Failure::Missing(format!("{}: {error}", program.display())))?;
-    let mut child = Ends(child);
+    let mut child = Program(child);
     let pid = child.0.id();
     // It has loaded everything when it sleeps in its read.
     for _ in 0..1000 {
@@ -77,17 +78,6 @@ fn of_command(program: &Path, words: &[&str]) -> Result<f64, Failure> {
         std::thread::sleep(Duration::from_millis(1));
     }
     Err(format!("{} does not wait for input", program.display()).into())
-}
-
-/// A child that is killed when it is no longer needed.
-struct Ends(Child);
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 fn entries(pid: u32) -> Result<f64, Failure> {

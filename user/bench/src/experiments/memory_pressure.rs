@@ -1,9 +1,7 @@
 //! Allocates anonymous memory up to the machine's memory and beyond (`uvm.txt` Figure 5).
 
-use std::fs;
-
 use crate::mapping::Mapping;
-use crate::{Bench, Experiment, Failure, Row, Unit, scratch};
+use crate::{Bench, Experiment, Failure, Row, Unit, memory, scratch};
 
 /// Allocation up to and beyond the machine's memory.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -78,40 +76,15 @@ fn beyond<'b, 'a>(part: u64, row: Row<'b, 'a>) -> Row<'b, 'a> {
 /// # Errors
 /// [`Failure::Missing`] when there is not so much, swap space included.
 fn size(percent: u64) -> Result<usize, Failure> {
-    let information = fs::read_to_string("/proc/meminfo")?;
-    let available = field(&information, "MemAvailable")?;
+    let available = memory::amount("MemAvailable")?;
     let wanted = available / 100 * percent;
     // A kernel needs some memory of its own to page out with.
     let reserve = available / 100 * (100 - MOST_WITHOUT_SWAP);
     if percent > MOST_WITHOUT_SWAP {
         scratch::swap()?;
-        let information = fs::read_to_string("/proc/meminfo")?;
-        if wanted + reserve > available + field(&information, "SwapFree")? {
+        if wanted + reserve > available + memory::amount("SwapFree")? {
             return Err(Failure::Missing("swap space".into()));
         }
     }
     Ok((wanted as usize).next_multiple_of(2 << 20))
-}
-
-/// Returns a field of `/proc/meminfo` in bytes.
-fn field(information: &str, name: &str) -> Result<u64, Failure> {
-    let value = |line: &str| {
-        let value = line.strip_prefix(name)?.strip_prefix(':')?;
-        value.trim().strip_suffix(" kB")?.parse::<u64>().ok()
-    };
-    let found = information.lines().find_map(value);
-    Ok(found.ok_or_else(|| format!("/proc/meminfo has no {name}"))? << 10)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn meminfo_is_in_kibibytes() {
-        let text = "MemTotal:  10 kB\nMemAvailable:   1024 kB\nHugePages_Total:  0\n";
-        assert_eq!(field(text, "MemAvailable"), Ok(1 << 20));
-        assert!(field(text, "MemFree").is_err());
-        assert!(field(text, "Mem").is_err());
-    }
 }

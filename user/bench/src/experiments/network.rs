@@ -4,14 +4,16 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use super::web_server::{FEW_LARGE, NASA, NASA_SHORT, SEED, Site, answer_with};
 use crate::draws::Draws;
+use crate::limits::allow_files;
 use crate::movement::{Buffer, send_file, size_name, stamp, wrong};
-use crate::{Bench, Experiment, Failure, Meter, Row, Unit, call};
+use crate::partner::Program;
+use crate::{Bench, Experiment, Failure, Meter, Row, Unit, memory};
 
 /// The experiment; its help describes it.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -340,16 +342,6 @@ fn web(meter: &mut Meter, peer: SocketAddr, site: Site, folder: &Path) -> Result
 /// Where Debian has it.
 const NGINX: &str = "/usr/sbin/nginx";
 
-/// A server that is ended when this is dropped.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 fn nginx(meter: &mut Meter, peer: SocketAddr, folder: &Path) -> Result<(), Failure> {
     if !Path::new(NGINX).exists() {
         let why = "nginx (a root with it: causeway bench --root DIR)";
@@ -369,7 +361,7 @@ fn nginx(meter: &mut Meter, peer: SocketAddr, folder: &Path) -> Result<(), Failu
         fs::create_dir_all(name)?;
     }
     let server = Command::new(NGINX).arg("-c").arg(&configuration).spawn();
-    let mut server = Server(server?);
+    let mut server = Program(server?);
     while TcpStream::connect((Ipv4Addr::LOCALHOST, PORT)).is_err() {
         if server.0.try_wait()?.is_some() {
             let why = fs::read_to_string(folder.join("error")).unwrap_or_default();
@@ -388,11 +380,7 @@ fn idle(meter: &mut Meter, peer: SocketAddr, many: u64) -> Result<(), Failure> {
     /// Connections after which the memory is looked at first: the table of descriptors and the
     /// caches have their size then.
     const FIRST: u64 = 100;
-    let limit = libc::rlimit {
-        rlim_cur: 2 * many,
-        rlim_max: 2 * many,
-    };
-    call!(setrlimit(libc::RLIMIT_NOFILE, &limit))?;
+    allow_files(2 * many)?;
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT))?;
     let mut orders = Orders::new(peer)?;
     let mut held = Vec::with_capacity((many + FIRST) as usize);
@@ -402,20 +390,11 @@ fn idle(meter: &mut Meter, peer: SocketAddr, many: u64) -> Result<(), Failure> {
             held.push(listener.accept()?.0);
         }
         orders.done()?;
-        free_memory()
+        Ok(memory::amount("MemFree")? as f64)
     };
     let before = hold(FIRST)?;
     let after = hold(many)?;
     meter.note(format!("{many} connections"));
     meter.value((before - after) / many as f64);
     Ok(())
-}
-
-/// Bytes of memory that nothing uses.
-fn free_memory() -> Result<f64, Failure> {
-    let text = fs::read_to_string("/proc/meminfo")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemFree:"));
-    let number = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
-    let kibibytes = number.ok_or_else(|| wrong("/proc/meminfo without MemFree"))?;
-    Ok(kibibytes * 1024.0)
 }

@@ -2,6 +2,7 @@
 
 use std::{mem, ptr};
 
+use crate::limits::allow_files;
 use crate::{Bench, Experiment, Failure, call};
 
 /// The experiment; its help describes it.
@@ -92,11 +93,7 @@ fn none_is(ready: i32) -> Result<(), Failure> {
 
 /// Opens so many files that can be read later, and their other ends where `select` does not look.
 fn open(kind: Kind, files: usize) -> Result<Vec<i32>, Failure> {
-    let limit = libc::rlimit {
-        rlim_cur: 4096,
-        rlim_max: 4096,
-    };
-    call!(setrlimit(libc::RLIMIT_NOFILE, &limit))?;
+    allow_files(4096)?;
     let mut all = Vec::new();
     for _ in 0..files {
         let mut ends = [0; 2];

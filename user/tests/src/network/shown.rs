@@ -194,8 +194,10 @@ fn shown() -> Outcome {
     fill(memory, LEN, 99);
     send_all(&writer, memory, LEN, 0)?;
     await_bytes(&reader)?;
+    let (changed, change) = pipe(0)?;
     let child = spawn(|| {
-        pause_ms(20);
+        let mut word = [0];
+        equal!(call!(read(changed, word.as_mut_ptr().cast(), 1)), 1);
         compare(at, done, 0)
     })?;
     let mut ask = ZeroCopy {
@@ -204,8 +206,12 @@ fn shown() -> Outcome {
         ..ZeroCopy::default()
     };
     equal!(ask.call(&reader), 0);
+    ensure!(ask.length > 0, "no page is shown again");
     compare(at, ask.length as usize, 99)?;
+    equal!(call!(write(change, [1_u8].as_ptr().cast(), 1)), 1);
     wait_ok(child)?;
+    call!(close(changed));
+    call!(close(change));
     // What was shown can be dropped page by page; a page that is not there is no memory.
     call!(madvise(at.cast(), PAGE, MADV_DONTNEED));
     equal!(fault_at(|| _ = peek(at))?, Some(SIGBUS));
