@@ -79,7 +79,7 @@ pub fn serve(bytes: &[u8], asker: &Asker, answers: &mut Answers<'_>) {
             (Ok(_), false) => end.outcome(&request, None, asker.caps_outcomes),
             (Err(error), _) => end.outcome(&request, Some(*error), asker.caps_outcomes),
         }
-        for datagram in served.unwrap_or_default() {
+        for datagram in served.into_iter().flatten() {
             answers.push(datagram);
         }
         let end = end.finish();

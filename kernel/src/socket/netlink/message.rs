@@ -1,7 +1,7 @@
 //! The format of netlink messages: a head, a structure that the type says, and attributes; all
 //! aligned to four bytes.
 
-use alloc::vec::Vec;
+use alloc::vec::{self, Vec};
 use core::net::IpAddr;
 
 use abi::{Errno, Result, raw::netlink as raw};
@@ -284,15 +284,45 @@ impl Writer {
     /// # Errors
     /// `ENOMEM` if they could not be written, `ENOBUFS` if they are longer than
     /// [`MOST_ANSWERS`].
-    pub fn finish_all(mut self) -> Result<Vec<Vec<u8>>> {
+    pub fn finish_all(mut self) -> Result<List> {
         if let Some(error) = self.failure {
             return Err(error);
         }
         if !self.bytes.is_empty() {
             self.full.try_reserve(1)?;
+            self.kept += self.bytes.len();
+            self.stock.cover(self.kept.div_ceil(PAGE_SIZE));
             self.full.push(snug(self.bytes));
         }
-        Ok(self.full)
+        Ok(List {
+            datagrams: self.full.into_iter(),
+            kept: self.kept,
+            taken: 0,
+            stock: self.stock,
+        })
+    }
+}
+
+/// The datagrams of a list. Each is charged to the requester until the next one is taken: by then
+/// the queue that it went to has charged it.
+pub struct List {
+    datagrams: vec::IntoIter<Vec<u8>>,
+    /// Bytes that are charged.
+    kept: usize,
+    /// Those of the datagram that was taken last.
+    taken: usize,
+    stock: Stock,
+}
+
+impl Iterator for List {
+    type Item = Vec<u8>;
+
+    fn next(&mut self) -> Option<Vec<u8>> {
+        self.kept -= core::mem::take(&mut self.taken);
+        self.stock.cover(self.kept.div_ceil(PAGE_SIZE));
+        let next = self.datagrams.next()?;
+        self.taken = next.len();
+        Some(next)
     }
 }
 
@@ -345,6 +375,7 @@ impl Attributes<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vm::account::Account;
 
     fn request(len: u32, kind: u16, flags: u16) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -418,8 +449,35 @@ mod tests {
                 writer.message(16, 0, &[0; FULL], |_| {});
             }
             let list = writer.finish_all();
-            assert_eq!(list.map(|list| list.len()).ok(), fits.then_some(count));
+            assert_eq!(list.map(|list| list.count()).ok(), fits.then_some(count));
         }
+    }
+
+    /// The requester pays for a list until the queue of its socket does.
+    #[test]
+    fn a_list_is_charged_until_it_is_queued() {
+        let bytes = request(20, 18, 5);
+        let asked = requests(&bytes).next().unwrap();
+        let payer = Account::of_process(10, &Account::of_user(1));
+        let charged = || payer.bytes(Kind::Sockets);
+        let mut writer = Writer::new(&asked, 42);
+        writer.stock = Stock::new(Some(payer.clone()), Kind::Sockets);
+        for _ in 0..1000 {
+            writer.message(16, 0, &[0; FULL], |_| {});
+        }
+        let mut list = writer.finish_all().unwrap();
+        let queue = Stock::new(Some(payer.clone()), Kind::Sockets);
+        let mut left = 1000 * FULL;
+        let mut queued = 0;
+        assert!(charged() >= left);
+        while let Some(datagram) = list.next() {
+            assert!(charged() >= left + queued, "{left} left, {queued} queued");
+            left -= FULL;
+            queued += datagram.len();
+            queue.cover(queued.div_ceil(PAGE_SIZE));
+        }
+        drop((list, queue));
+        assert_eq!(charged(), 0);
     }
 
     #[test]
