@@ -12,6 +12,10 @@ use nucleus::{frame::Owned, task::WaitQueue};
 
 use super::{Stream, StreamState, is_writable, room};
 
+/// Slices that are searched for a whole page under the chain's lock: more than a stream with buffers
+/// of the default sizes holds.
+const LOOKED_AT: usize = 1024;
+
 /// How bytes are read.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Read {
@@ -322,11 +326,12 @@ impl Stream {
         given
     }
 
-    /// Returns how many bytes come before the next whole page, or in all without one.
+    /// Returns how many bytes come before the next whole page. Without one among the next
+    /// [`LOOKED_AT`] slices, these are all that count.
     pub fn before_page(&self) -> usize {
         let chain = self.queue.lock();
         match chain.urgent {
-            None => chain.before_page(),
+            None => chain.before_page(LOOKED_AT),
             Some(_) => chain.data.len(),
         }
     }

@@ -17,7 +17,7 @@ use crate::{
 pub struct NextBytes {
     /// How many bytes there are.
     pub bytes: usize,
-    /// How many of them come before a whole page.
+    /// How many of them come before a whole page, at least: of many small pieces, some.
     pub before_page: usize,
     /// The peer has ended its stream behind them.
     pub has_ended: bool,
