@@ -179,7 +179,7 @@ impl Stream {
     }
 
     /// Notes a call that has written: it is told when its bytes have arrived, or at once where they
-    /// go to a reader on this machine, who may take any time.
+    /// go to a reader on this machine, which may take any time.
     pub fn await_completion(&self, is_copied: bool) {
         let tells = {
             let mut chain = self.queue.lock();

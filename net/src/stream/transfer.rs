@@ -54,8 +54,8 @@ struct Writing<'a> {
     wake: bool,
     /// The bytes are urgent data in line.
     is_urgent: bool,
-    /// The program leaves them as they are.
-    is_still: bool,
+    /// They are stable ([`Fill::is_stable`]).
+    is_stable: bool,
     /// Bytes that were lent.
     lent: usize,
     readable: &'a WaitQueue,
@@ -108,8 +108,8 @@ impl Fill<StreamState> for Writing<'_> {
     }
 
     #[inline]
-    fn is_still(&self) -> bool {
-        self.is_still
+    fn is_stable(&self) -> bool {
+        self.is_stable
     }
 
     fn awaits_more(&self, chain: &mut Chain<StreamState>) -> bool {
@@ -205,20 +205,20 @@ impl Stream {
         self.fill(from, self.writing(false))
     }
 
-    /// As [`write`](Stream::write) for bytes that the program leaves as they are
-    /// ([`await_completion`](Stream::await_completion)), if they `are_enough`; adds to `lent` how
-    /// many were lent.
+    /// As [`write`](Stream::write) for bytes that stay stable until their
+    /// [completion](Stream::await_completion), if they `are_enough`; adds to `lent` how many were
+    /// lent.
     ///
     /// # Errors
     /// As there.
-    pub fn write_still(
+    pub fn write_stable(
         &self,
         from: &mut dyn Source,
         are_enough: bool,
         lent: &mut usize,
     ) -> Result<Written> {
         let call = Writing {
-            is_still: are_enough,
+            is_stable: are_enough,
             ..self.writing(false)
         };
         self.fill_counting(from, call, lent)
@@ -229,7 +229,7 @@ impl Stream {
             refusal: None,
             wake: false,
             is_urgent,
-            is_still: false,
+            is_stable: false,
             lent: 0,
             readable: &self.receiver.readable,
         }
