@@ -131,21 +131,21 @@ pub fn family(ip: IpAddr) -> u32 {
 /// The answers to the requests of one datagram. Each request's are given to the receiver before the
 /// next request is served, so the kernel holds one list at a time, however many are asked for.
 pub struct Answers<'a> {
-    /// Takes a datagram; false without room for it.
-    give: &'a mut dyn FnMut(Vec<u8>) -> bool,
+    /// Takes a datagram, or the reason why there is none; false if the receiver misses it.
+    give: &'a mut dyn FnMut(Result<Vec<u8>>) -> bool,
     has_room: bool,
 }
 
 impl<'a> Answers<'a> {
-    pub fn new(give: &'a mut dyn FnMut(Vec<u8>) -> bool) -> Answers<'a> {
+    pub fn new(give: &'a mut dyn FnMut(Result<Vec<u8>>) -> bool) -> Answers<'a> {
         Answers {
             give,
             has_room: true,
         }
     }
 
-    /// Gives a datagram to the receiver.
-    pub fn push(&mut self, datagram: Vec<u8>) {
+    /// Gives a datagram to the receiver, or tells it that it misses one that could not be written.
+    pub fn push(&mut self, datagram: Result<Vec<u8>>) {
         self.has_room &= (self.give)(datagram);
     }
 
@@ -275,8 +275,14 @@ impl Writer {
     }
 
     /// The last datagram.
-    pub fn finish(self) -> Vec<u8> {
-        snug(self.bytes)
+    ///
+    /// # Errors
+    /// `ENOMEM` if it could not be written.
+    pub fn finish(self) -> Result<Vec<u8>> {
+        match self.failure {
+            Some(error) => Err(error),
+            None => Ok(snug(self.bytes)),
+        }
     }
 
     /// All datagrams.
@@ -414,7 +420,7 @@ mod tests {
             attributes.nested(26, |inside| inside.put(10, &[1]));
         });
         writer.done(None, 0);
-        let answer = writer.finish();
+        let answer = writer.finish().unwrap();
         let all: Vec<_> = requests(&answer).collect();
         assert_eq!(all.len(), 2);
         assert_eq!((all[0].kind, all[0].sequence), (16, 7));
@@ -431,7 +437,7 @@ mod tests {
         let asked = requests(&bytes).next().unwrap();
         let mut writer = Writer::new(&asked, 42);
         writer.outcome(&asked, None, true);
-        let answer = writer.finish();
+        let answer = writer.finish().unwrap();
         assert!(
             answer.capacity() <= 2 * answer.len(),
             "{}",
@@ -451,6 +457,25 @@ mod tests {
             let list = writer.finish_all();
             assert_eq!(list.map(|list| list.count()).ok(), fits.then_some(count));
         }
+    }
+
+    /// A receiver without the end of a list, or an acknowledgement, would wait for it.
+    #[test]
+    fn an_answer_that_cannot_be_written_is_no_empty_datagram() {
+        let bytes = request(20, 18, 5);
+        let asked = requests(&bytes).next().unwrap();
+        let mut writer = Writer::new(&asked, 42);
+        writer.fail(Errno::ENOMEM);
+        writer.done(None, 0);
+        let mut given = Vec::new();
+        let mut give = |datagram: Result<Vec<u8>>| {
+            given.push(datagram.clone());
+            datagram.is_ok()
+        };
+        let mut answers = Answers::new(&mut give);
+        answers.push(writer.finish());
+        assert_eq!(answers.check_room(), Err(Errno::ENOBUFS));
+        assert_eq!(given, [Err(Errno::ENOMEM)]);
     }
 
     /// The requester pays for a list until the queue of its socket does.
@@ -491,7 +516,7 @@ mod tests {
         ] {
             let mut writer = Writer::new(&asked, 42);
             writer.outcome(&asked, error, capped);
-            assert_eq!(writer.finish().len(), len);
+            assert_eq!(writer.finish().unwrap().len(), len);
         }
     }
 }
