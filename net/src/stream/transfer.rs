@@ -12,8 +12,8 @@ use nucleus::{frame::Owned, task::WaitQueue};
 
 use super::{Stream, StreamState, is_writable, room};
 
-/// Slices that are searched for a whole page under the chain's lock: more than a stream with buffers
-/// of the default sizes holds.
+/// Slices that are searched for a whole page under the chain's lock: as many as a limit of 512 KiB
+/// allows in small pieces.
 const LOOKED_AT: usize = 1024;
 
 /// How bytes are read.
