@@ -272,10 +272,10 @@ impl UserBuffers {
         self.move_pages(pages, |map, at, pages| map.lend(at, pages))
     }
 
-    /// As [`lend`](UserBuffers::lend), with partial pages at both ends of a buffer; a buffer of less
-    /// than a page is lent only if it begins with one. Where a buffer has more than `most` bytes,
-    /// what is lent ends with a page. Returns the number of pages, the offset of the bytes in the
-    /// first one, and their number.
+    /// As [`lend`](UserBuffers::lend), with partial pages at both ends of a buffer. A buffer of
+    /// less than a page is lent only if it begins with one. Where a buffer has more than `most`
+    /// bytes, what is lent ends with a page. Returns the number of pages, the offset of the bytes
+    /// in the first one, and their number.
     ///
     /// # Errors
     /// Why none is lent.

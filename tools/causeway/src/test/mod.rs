@@ -362,8 +362,8 @@ fn groups(bench: &boot::Bench, report: &mut Report, options: &options::Test) -> 
     compare::run(bench, report);
     swap::run(bench, report);
     // Guests with one CPU, of which some wait for the host or for each other, beside those with
-    // more, which do not need all of the host's processors all the time. The longest come first, and
-    // attacks not beside attacks.
+    // more, which do not need all of the host's processors all the time. The longest come first,
+    // and attacks not beside attacks.
     if report.names.is_none() {
         bench.root()?;
     }
