@@ -671,3 +671,32 @@ fn limits_change_but_not_below_the_bytes() {
         queue.queue.discard(|_| true);
     });
 }
+
+/// The search for whole pages looks at as many slices as it is told to.
+#[test]
+fn whole_pages_are_found_among_the_first_slices() {
+    on_machines(1, |_| {
+        let queue = Kind::bytes().queue();
+        let mut chain = queue.lock();
+        let data = &mut chain.data;
+        data.reserve(102).unwrap();
+        let frame = || frame::Frame::alloc(frame::Contents::Zeroed).unwrap();
+        let small = frame();
+        data.append(Slice::whole(frame())).unwrap();
+        for at in 0..100 {
+            data.append(Slice::part(&small, 2 * at, 1)).unwrap();
+        }
+        data.append(Slice::whole(frame())).unwrap();
+        let all = chain.data.len();
+        assert_eq!(chain.whole_pages(usize::MAX), 1);
+        assert_eq!(chain.before_page(usize::MAX), 0);
+        assert_eq!(chain.to_page_end(all, 102), all);
+        assert_eq!(chain.to_page_end(all, 101), PAGE_SIZE);
+        assert_eq!(chain.to_page_end(all - 1, 102), PAGE_SIZE);
+        assert_eq!(chain.to_page_end(PAGE_SIZE - 1, 102), 0);
+        drop(chain.take(usize::MAX));
+        assert_eq!(chain.before_page(usize::MAX), 100);
+        assert_eq!(chain.before_page(10), 10);
+        assert_eq!(chain.whole_pages(usize::MAX), 0);
+    });
+}

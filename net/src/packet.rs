@@ -60,7 +60,7 @@ impl Head {
     }
 }
 
-/// Who computes the checksum of the transport header.
+/// The state of the checksum of the transport header.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Checksum {
     /// It is in its place, and has not been verified.

@@ -24,8 +24,8 @@ fn at(port: u16) -> SocketAddr {
     SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)
 }
 
-/// Connections that nobody has accepted, and reports that nobody has read, are charged until their
-/// sockets are closed.
+/// Connections not yet accepted, and reports not yet read, are charged until their sockets are
+/// closed.
 #[test]
 fn what_waits_is_charged() {
     account::set_current(|| CURRENT.lock().unwrap().clone());

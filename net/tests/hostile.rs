@@ -352,6 +352,23 @@ fn floods_leave_established_connections_alone() {
     });
 }
 
+/// A machine at a tap with a listener.
+fn listening() -> (Stack, Arc<Tap>, Arc<Socket>) {
+    let (stack, tap) = machine();
+    let listener = stack.tcp_socket(Family::V4, Options::default());
+    listener.bind(ends().1).unwrap();
+    listener.listen(20).unwrap();
+    (stack, tap, listener)
+}
+
+/// A neighbour's address, and that of the listener.
+fn ends() -> (SocketAddr, SocketAddr) {
+    (
+        SocketAddr::new(address(Family::V4, 100), 1000),
+        SocketAddr::new(address(Family::V4, 2), 80),
+    )
+}
+
 /// Opens a connection from a port of a neighbour's, with this window; returns it, and the numbers
 /// that come next from there and from here.
 fn open(
@@ -376,7 +393,7 @@ fn open(
 /// connections, are asked less and less often, and are given up when they are silent; another
 /// connection goes on meanwhile.
 #[test]
-fn closed_windows_hold_buffers_and_nobody_up() {
+fn closed_windows_hold_buffers_and_stop_no_others() {
     const HOSTILE: u16 = 20;
     on_machines(2, |_| {
         let free = frame::usage().free;
@@ -480,12 +497,8 @@ fn silent_connections_are_no_more_than_the_backlog() {
 #[test]
 fn a_confirmed_cookie_waits_for_memory() {
     on_machines(1, |_| {
-        let (stack, tap) = machine();
-        let here = SocketAddr::new(address(Family::V4, 2), 80);
-        let there = SocketAddr::new(address(Family::V4, 100), 1000);
-        let listener = stack.tcp_socket(Family::V4, Options::default());
-        listener.bind(here).unwrap();
-        listener.listen(20).unwrap();
+        let (stack, tap, listener) = listening();
+        let (there, here) = ends();
         frame::seem_scarce_after(Some(0));
         let ours = ask(&stack, &tap, 1000, 5000);
         let confirms = tcp((there, here), 5001, ours, ACK, &[]);
@@ -503,12 +516,8 @@ fn a_confirmed_cookie_waits_for_memory() {
 #[test]
 fn a_cookie_ends_time_wait() {
     on_machines(1, |_| {
-        let (stack, tap) = machine();
-        let here = SocketAddr::new(address(Family::V4, 2), 80);
-        let there = SocketAddr::new(address(Family::V4, 100), 1000);
-        let listener = stack.tcp_socket(Family::V4, Options::default());
-        listener.bind(here).unwrap();
-        listener.listen(20).unwrap();
+        let (stack, tap, listener) = listening();
+        let (there, here) = ends();
         let (first, theirs, ours) = open(&stack, &tap, &listener, 1000, 8192);
         first.close(false);
         let end = tcp((there, here), theirs, ours + 1, ACK | FIN, &[]);
@@ -531,12 +540,8 @@ fn a_cookie_ends_time_wait() {
 #[test]
 fn single_bytes_fill_a_window_and_few_frames() {
     on_machines(1, |_| {
-        let (stack, tap) = machine();
-        let here = SocketAddr::new(address(Family::V4, 2), 80);
-        let there = SocketAddr::new(address(Family::V4, 100), 1000);
-        let listener = stack.tcp_socket(Family::V4, Options::default());
-        listener.bind(here).unwrap();
-        listener.listen(20).unwrap();
+        let (stack, tap, listener) = listening();
+        let (there, here) = ends();
         let (socket, theirs, ours) = open(&stack, &tap, &listener, 1000, 8192);
         let free = frame::usage().free;
         for at in 0..6000 {
@@ -562,12 +567,8 @@ fn single_bytes_fill_a_window_and_few_frames() {
 #[test]
 fn a_new_buffer_size_forgives_nothing() {
     on_machines(1, |_| {
-        let (stack, tap) = machine();
-        let here = SocketAddr::new(address(Family::V4, 2), 80);
-        let there = SocketAddr::new(address(Family::V4, 100), 1000);
-        let listener = stack.tcp_socket(Family::V4, Options::default());
-        listener.bind(here).unwrap();
-        listener.listen(20).unwrap();
+        let (stack, tap, listener) = listening();
+        let (there, here) = ends();
         let (socket, theirs, ours) = open(&stack, &tap, &listener, 1000, 8192);
         assert_eq!(send(&socket, &[7; 20_000]), Ok(20_000));
         assert_eq!(socket.summary().unsent, 20_000);

@@ -88,7 +88,7 @@ fn a_listener_of_an_interface_hears_that_one_only() {
         first.bind(any).unwrap();
         first.listen(3).unwrap();
         stack.receive(3, syn(2, 1000).0);
-        assert_eq!(flags(&taps[1]), RST | ACK, "nobody listens there");
+        assert_eq!(flags(&taps[1]), RST | ACK, "no listener there");
         let second = new(&stack, Family::V4, 3);
         second.bind(any).unwrap();
         second.listen(3).unwrap();

@@ -2,11 +2,14 @@
 
 mod common;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
 
 use abi::Errno;
 use common::{
-    Pair, exchange, send,
+    MS, Pair, exchange, receive, send,
     tap::{ACK, OWN, SYN, Tap, address, arp, ip, machine, packet, set_sum, tcp, transport},
 };
 use fbuf::BytesSource;
@@ -19,9 +22,10 @@ use net::{
     tcp::{Options, Phase},
 };
 use nucleus::{
-    frame,
+    PAGE_SIZE, frame,
     sim::{Random, on_machines},
-    task, time,
+    task::{self, Sleep},
+    time,
 };
 
 fn ends(family: Family) -> (IpAddr, IpAddr) {
@@ -456,5 +460,40 @@ fn messages_about_datagrams_of_no_socket_change_no_path() {
         stack.receive(2, packet(&too_big(&about, 600)));
         assert_eq!(network.route(there).unwrap().mtu, 600);
         socket.close();
+    });
+}
+
+/// Segments of a large MTU end with whole pages where the sender has these.
+#[test]
+fn large_segments_end_with_pages() {
+    on_machines(1, |seed| {
+        let pair = Pair::new(seed, GOOD, 9000);
+        let ends = pair.connect(Family::V4, Options::default());
+        let headers = 14 + 20 + 32;
+        let sent = 8 * PAGE_SIZE;
+        assert_eq!(send(&ends[0], &[7; 8 * PAGE_SIZE]), Ok(sent));
+        let (mut payloads, mut got) = (Vec::new(), 0);
+        while got < sent {
+            for (side, way) in pair.ways.iter().enumerate() {
+                while let Some(packet) = way.next() {
+                    if side == 1 {
+                        payloads.push(packet.data.len() - headers);
+                    }
+                    pair.stacks[side].receive(2, packet);
+                }
+                pair.stacks[side].run_timers();
+            }
+            got += receive(&ends[1], sent).map_or(0, |bytes| bytes.len());
+            task::sleep(Sleep {
+                interruptible: false,
+                deadline: Some(time::since_boot() + Duration::from_nanos(MS)),
+            });
+        }
+        payloads.retain(|&len| len > 0);
+        assert_eq!(payloads, [2 * PAGE_SIZE; 4]);
+        for socket in ends {
+            socket.close(false);
+        }
+        pair.run_until(|| pair.is_quiet());
     });
 }

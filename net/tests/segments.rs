@@ -657,7 +657,7 @@ fn reports_of_single_bytes_do_not_cut_segments() {
             bytes > 10_000 && before < 20,
             "{bytes} bytes, {before} pieces"
         );
-        for at in (1..bytes - 1).step_by(2) {
+        let report = |world: &mut World, from: u32, to: u32| {
             let mut report = Segment {
                 seq: due,
                 ack: una,
@@ -665,23 +665,17 @@ fn reports_of_single_bytes_do_not_cut_segments() {
                 window: 512,
                 ..Segment::default()
             };
-            report.options.sacks.push(una + at, una + at + 1);
+            report.options.sacks.push(una + from, una + to);
             world.arrive(0, report);
+        };
+        for at in (1..bytes - 1).step_by(2) {
+            report(&mut world, at, at + 1);
         }
         let info = world.blocks[0].as_ref().unwrap().info(world.now);
         let segments = world.sides[0].in_flight as u32 / info.segment + 1;
         assert!(info.pieces <= 2 * segments, "{} pieces", info.pieces);
         // Whole segments are believed.
-        let mut report = Segment {
-            seq: due,
-            ack: una,
-            flags: Flags::ACK,
-            window: 512,
-            ..Segment::default()
-        };
-        let size = info.segment;
-        report.options.sacks.push(una + size, una + 3 * size);
-        world.arrive(0, report);
+        report(&mut world, info.segment, 3 * info.segment);
         let info = world.blocks[0].as_ref().unwrap().info(world.now);
         assert_eq!(info.sacked, 2);
     });

@@ -81,7 +81,7 @@ pub use memory_wait::{MemoryWait, alloc_frame, retry_for_memory, wait_for_memory
 pub use movement::{
     CopyReason, HandedOver, Handing, MOVED_NAMES, Moved, Movement, Overwriting, PASSED_TOGETHER,
     Passing, PinnedPages, TransferCall, count_moved, is_dying, least_direct, least_large,
-    least_move, least_pages, least_still, lends_pages, may_move, moved_bytes, movement,
+    least_move, least_pages, least_stable, lends_pages, may_move, moved_bytes, movement,
     reason_to_copy, set_current_map, set_dying, set_least_pages, set_movement, takes_pages,
     with_current,
 };

@@ -272,14 +272,14 @@ impl UserBuffers {
         self.move_pages(pages, |map, at, pages| map.lend(at, pages))
     }
 
-    /// As [`lend`](UserBuffers::lend), with parts of pages at both ends of a buffer: of one of less
-    /// than a page only if it begins with one. Where a buffer has more than `most` bytes, what is
-    /// lent ends with a page. Returns how many pages, where the bytes begin in the first one, and
-    /// how many these are.
+    /// As [`lend`](UserBuffers::lend), with partial pages at both ends of a buffer. A buffer of
+    /// less than a page is lent only if it begins with one. Where a buffer has more than `most`
+    /// bytes, what is lent ends with a page. Returns the number of pages, the offset of the bytes
+    /// in the first one, and their number.
     ///
     /// # Errors
     /// Why none is lent.
-    pub(crate) fn lend_parts(
+    pub(crate) fn lend_unaligned(
         &mut self,
         pages: &mut [Option<Owned>],
         most: usize,

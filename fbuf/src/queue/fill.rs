@@ -63,11 +63,12 @@ pub trait Fill<S: State> {
         let _ = (chain, added);
     }
 
-    /// Returns whether the program leaves its bytes as they are until it is told that they have
-    /// arrived (`MSG_ZEROCOPY`), and they are enough ([`vm::least_still`]): their pages are lent,
-    /// whatever it did with others, and parts of pages too.
+    /// Returns whether the bytes are stable: their program has promised not to change them until it
+    /// is told that they have arrived (`MSG_ZEROCOPY`), and they are enough
+    /// ([`vm::least_stable`]). Their pages are lent, whatever became of others, and so are parts of
+    /// pages.
     #[inline]
-    fn is_still(&self) -> bool {
+    fn is_stable(&self) -> bool {
         false
     }
 
@@ -142,7 +143,7 @@ impl<S: State> Queue<S> {
         let mut tail = self.writing.lock();
         let mut total = 0;
         let mut left = from.left();
-        if left >= vm::least_large() || call.is_still() {
+        if left >= vm::least_large() || call.is_stable() {
             return self.fill_large(&mut tail, from, call);
         }
         while left > 0 {
@@ -173,10 +174,10 @@ impl<S: State> Queue<S> {
             why: None,
         };
         let mut left = from.left();
-        let is_still = call.is_still();
+        let is_stable = call.is_stable();
         while left > 0 {
-            let lent = match is_still {
-                true => self.borrow_still(tail, from, &mut large, call),
+            let lent = match is_stable {
+                true => self.borrow_stable(tail, from, &mut large, call),
                 false => self.borrow_next(tail, from, left, &mut large, call),
             };
             let step = match lent {
@@ -375,10 +376,10 @@ impl<S: State> Queue<S> {
         self.link_lent(tail, lent, from.left() == 0, call).map(Ok)
     }
 
-    /// As [`borrow`](Queue::borrow) for bytes that the program leaves as they are, and with parts
-    /// of pages; none if they are to be copied, as `large` says then.
+    /// As [`borrow`](Queue::borrow) for stable bytes, and with parts of pages; none if they are to
+    /// be copied, as `large` says then.
     #[inline(never)]
-    fn borrow_still<F: Fill<S>>(
+    fn borrow_stable<F: Fill<S>>(
         &self,
         tail: &mut Tail,
         from: &mut dyn Source,
@@ -394,7 +395,7 @@ impl<S: State> Queue<S> {
         drop(chain);
         let mut pages = [const { None::<Owned> }; PASSED_TOGETHER];
         let lent = match from.program_memory() {
-            Some(memory) => memory.lend_parts(&mut pages[..most], space.bytes),
+            Some(memory) => memory.lend_unaligned(&mut pages[..most], space.bytes),
             None => Err(CopyReason::NotLent),
         };
         let (count, first, len) = match lent {

@@ -273,24 +273,25 @@ impl<S: State> Chain<S> {
         self.data.slices().take(most).take_while(is_lent).count()
     }
 
-    /// Returns how many of the first slices, `most` at most, are whole pages, whoever has filled
-    /// them.
+    /// Returns how many of the first slices, `most` at most, are whole pages, lent or filled here.
     pub fn whole_pages(&self, most: usize) -> usize {
         let slices = self.data.slices().take(most);
         slices.take_while(|slice| slice.is_page()).count()
     }
 
-    /// Returns how many bytes come before the first whole page, or in all without one.
-    pub fn before_page(&self) -> usize {
-        let slices = self.data.slices();
+    /// Returns how many bytes come before the first whole page. Without one among the first `most`
+    /// slices, these are all that count.
+    pub fn before_page(&self, most: usize) -> usize {
+        let slices = self.data.slices().take(most);
         let before = slices.take_while(|slice| !slice.is_page());
         before.map(|slice| slice.len).sum()
     }
 
-    /// Returns how many of the first `len` bytes come before and in their last whole page.
-    pub fn to_page_end(&self, len: usize) -> usize {
+    /// Returns how many of the first `len` bytes come before and in their last whole page among the
+    /// first `most` slices; 0 without one.
+    pub fn to_page_end(&self, len: usize, most: usize) -> usize {
         let (mut at, mut end) = (0, 0);
-        for slice in self.data.slices() {
+        for slice in self.data.slices().take(most) {
             at += slice.len;
             if at > len {
                 break;

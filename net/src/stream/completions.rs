@@ -41,27 +41,27 @@ struct Awaited {
 pub(super) struct Completions {
     /// The number of the next call.
     next: u32,
-    awaited: Line<Awaited>,
-    told: Line<Completion>,
+    awaited: Fifo<Awaited>,
+    told: Fifo<Completion>,
     _charge: Option<Charge>,
 }
 
-/// A few entries, the oldest first.
-struct Line<T> {
+/// A queue of [`MOST`] entries at most, the oldest first.
+struct Fifo<T> {
     entries: [T; MOST],
     count: usize,
 }
 
-impl<T: Copy + Default> Default for Line<T> {
-    fn default() -> Line<T> {
-        Line {
+impl<T: Copy + Default> Default for Fifo<T> {
+    fn default() -> Fifo<T> {
+        Fifo {
             entries: [T::default(); MOST],
             count: 0,
         }
     }
 }
 
-impl<T: Copy> Line<T> {
+impl<T: Copy> Fifo<T> {
     fn first(&self) -> Option<T> {
         (self.count > 0).then(|| self.entries[0])
     }
@@ -179,7 +179,7 @@ impl Stream {
     }
 
     /// Notes a call that has written: it is told when its bytes have arrived, or at once where they
-    /// go to a reader on this machine, who may take any time.
+    /// go to a reader on this machine, which may take any time.
     pub fn await_completion(&self, is_copied: bool) {
         let tells = {
             let mut chain = self.queue.lock();

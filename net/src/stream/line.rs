@@ -21,6 +21,11 @@ fn most_slices(chain: &Chain<StreamState>) -> usize {
     chain.state.limit / LEAST_SLICE + 64
 }
 
+/// Returns how many slices are taken at most for a packet with `n` bytes: most are in one or two.
+fn most_taken(n: usize) -> usize {
+    n / LEAST_SLICE + 2
+}
+
 impl Stream {
     /// Makes the stream one of a connection whose segments are packets.
     pub fn by_packets(self) -> Stream {
@@ -48,9 +53,10 @@ impl Stream {
         (at >= chain.start()).then(|| (at - chain.start()) as usize + 1)
     }
 
-    /// Returns how many of the first `len` bytes end with a whole page.
+    /// Returns how many of the first `len` bytes end with a whole page and are
+    /// [taken](Stream::take_to_send) together; 0 if none do.
     pub fn to_page_end(&self, len: usize) -> usize {
-        self.queue.lock().to_page_end(len)
+        self.queue.lock().to_page_end(len, most_taken(len))
     }
 
     /// Takes the first bytes, which go on to use up their part of the limit. Fewer than `n` if
@@ -61,8 +67,7 @@ impl Stream {
             let chain = self.queue.lock();
             chain.data.slice_count().min(n)
         };
-        // Most segments are in one or two slices.
-        let most = count.min(n / 512 + 2);
+        let most = count.min(most_taken(n));
         if taken.reserve(most).is_err() {
             return taken;
         }

@@ -46,9 +46,9 @@ pub struct Stream {
 struct StreamState {
     /// Bytes that may be in the chain: the sender's and the receiver's buffer sizes together.
     limit: usize,
-    /// Bytes by which the limit would be less than none: a program has made the buffer smaller than
-    /// what is on its way.
-    owed: usize,
+    /// Bytes by which the limit would be below zero: a program has made the buffer smaller than
+    /// what is in flight.
+    deficit: usize,
     /// Readers are not told of fewer bytes than this (`SO_RCVLOWAT`); at least 1.
     low_water: usize,
     /// The urgent byte, until it is read; `None` too when it is in line. Counts only while the
@@ -71,9 +71,9 @@ struct StreamState {
 impl StreamState {
     /// Changes the limit by `more` less `less`.
     fn shift_limit(&mut self, more: usize, less: usize) {
-        let (more, less) = (self.limit + more, self.owed + less);
+        let (more, less) = (self.limit + more, self.deficit + less);
         self.limit = more.saturating_sub(less);
-        self.owed = less.saturating_sub(more);
+        self.deficit = less.saturating_sub(more);
     }
 }
 
@@ -172,9 +172,9 @@ impl Stream {
         }
     }
 
-    /// Returns how many bytes are on their way beyond what the limit would allow.
-    pub fn owed(&self) -> usize {
-        self.queue.lock().state.owed
+    /// Returns how many bytes are in flight beyond what the limit would allow.
+    pub fn deficit(&self) -> usize {
+        self.queue.lock().state.deficit
     }
 
     /// Returns how many bytes there are to read.

@@ -12,6 +12,10 @@ use nucleus::{frame::Owned, task::WaitQueue};
 
 use super::{Stream, StreamState, is_writable, room};
 
+/// Slices that are searched for a whole page under the chain's lock: as many as a limit of 512 KiB
+/// allows in small pieces.
+const LOOKED_AT: usize = 1024;
+
 /// How bytes are read.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Read {
@@ -50,8 +54,8 @@ struct Writing<'a> {
     wake: bool,
     /// The bytes are urgent data in line.
     is_urgent: bool,
-    /// The program leaves them as they are.
-    is_still: bool,
+    /// They are stable ([`Fill::is_stable`]).
+    is_stable: bool,
     /// Bytes that were lent.
     lent: usize,
     readable: &'a WaitQueue,
@@ -104,8 +108,8 @@ impl Fill<StreamState> for Writing<'_> {
     }
 
     #[inline]
-    fn is_still(&self) -> bool {
-        self.is_still
+    fn is_stable(&self) -> bool {
+        self.is_stable
     }
 
     fn awaits_more(&self, chain: &mut Chain<StreamState>) -> bool {
@@ -201,20 +205,20 @@ impl Stream {
         self.fill(from, self.writing(false))
     }
 
-    /// As [`write`](Stream::write) for bytes that the program leaves as they are
-    /// ([`await_completion`](Stream::await_completion)), if they `are_enough`; adds to `lent` how
-    /// many were lent.
+    /// As [`write`](Stream::write) for bytes that stay stable until their
+    /// [completion](Stream::await_completion), if they `are_enough`; adds to `lent` how many were
+    /// lent.
     ///
     /// # Errors
     /// As there.
-    pub fn write_still(
+    pub fn write_stable(
         &self,
         from: &mut dyn Source,
         are_enough: bool,
         lent: &mut usize,
     ) -> Result<Written> {
         let call = Writing {
-            is_still: are_enough,
+            is_stable: are_enough,
             ..self.writing(false)
         };
         self.fill_counting(from, call, lent)
@@ -225,7 +229,7 @@ impl Stream {
             refusal: None,
             wake: false,
             is_urgent,
-            is_still: false,
+            is_stable: false,
             lent: 0,
             readable: &self.receiver.readable,
         }
@@ -322,11 +326,12 @@ impl Stream {
         given
     }
 
-    /// Returns how many bytes come before the next whole page, or in all without one.
+    /// Returns how many bytes come before the next whole page. Without one among the next
+    /// [`LOOKED_AT`] slices, these are all that count.
     pub fn before_page(&self) -> usize {
         let chain = self.queue.lock();
         match chain.urgent {
-            None => chain.before_page(),
+            None => chain.before_page(LOOKED_AT),
             Some(_) => chain.data.len(),
         }
     }

@@ -286,7 +286,7 @@ impl Socket {
     pub fn summary(&self) -> Summary {
         let (inbound, outbound) = self.streams();
         let inbound = inbound.map(|stream| stream.status());
-        let owed = outbound.as_ref().map_or(0, |stream| stream.owed());
+        let deficit = outbound.as_ref().map_or(0, |stream| stream.deficit());
         let outbound = outbound.map(|stream| stream.status());
         let inner = self.inner();
         Summary {
@@ -302,7 +302,7 @@ impl Socket {
                 match status.limit.checked_sub(own) {
                     Some(window) => status.bytes.saturating_sub(window),
                     // The limit lacks the bytes that were sent and not acknowledged.
-                    None => status.bytes + (own - status.limit) + owed,
+                    None => status.bytes + (own - status.limit) + deficit,
                 }
             }),
             sent: outbound.map_or(0, |status| status.added),

@@ -17,7 +17,7 @@ use crate::{
 pub struct NextBytes {
     /// How many bytes there are.
     pub bytes: usize,
-    /// How many of them come before a whole page.
+    /// How many of them come before a whole page, at least: of many small pieces, some.
     pub before_page: usize,
     /// The peer has ended its stream behind them.
     pub has_ended: bool,
@@ -42,14 +42,14 @@ impl Socket {
         self.send_by(from, Stream::write)
     }
 
-    /// As [`send`](Socket::send) for bytes that the program leaves as they are until it is
+    /// As [`send`](Socket::send) for bytes that stay stable until the program is
     /// [told](Socket::take_completion) that they have arrived, where the call's `are_enough` to be
     /// lent; adds to `lent` how many of them were. The caller
     /// [notes](Socket::await_completion) the end of a call that has sent bytes.
     ///
     /// # Errors
     /// As [`send`](Socket::send), and `ENOBUFS` without memory for the news.
-    pub fn send_still(
+    pub fn send_stable(
         &self,
         from: &mut dyn Source,
         are_enough: bool,
@@ -57,11 +57,11 @@ impl Socket {
     ) -> Result<usize> {
         self.send_by(from, |outbound, from| {
             outbound.prepare_completion(self.account())?;
-            outbound.write_still(from, are_enough, lent)
+            outbound.write_stable(from, are_enough, lent)
         })
     }
 
-    /// Notes that a call has sent bytes which its program leaves as they are.
+    /// Notes that a call has sent stable bytes.
     pub fn await_completion(&self, is_copied: bool) {
         if let (_, Some(outbound)) = self.streams() {
             outbound.await_completion(is_copied);

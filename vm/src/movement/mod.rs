@@ -25,6 +25,6 @@ pub use moved::{CopyReason, MOVED_NAMES, Moved, TransferCall, count_moved, moved
 pub use pin::PinnedPages;
 pub use policy::{
     Movement, Overwriting, PASSED_TOGETHER, least_direct, least_large, least_move, least_pages,
-    least_still, lends_pages, may_move, movement, reason_to_copy, set_least_pages, set_movement,
+    least_stable, lends_pages, may_move, movement, reason_to_copy, set_least_pages, set_movement,
     takes_pages,
 };

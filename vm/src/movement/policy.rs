@@ -178,10 +178,10 @@ pub fn least_move() -> usize {
     THRESHOLDS.moved.load(Relaxed)
 }
 
-/// As [`least_move`] for bytes that their program has promised to leave as they are: half as many,
-/// which gain a third by instructions where pages are not written soon, as above.
+/// As [`least_move`] for stable bytes, which their program has promised not to change: half as
+/// many, which gain a third by instructions where pages are not written soon, as above.
 #[inline]
-pub fn least_still() -> usize {
+pub fn least_stable() -> usize {
     match least_move() {
         NEVER => NEVER,
         least => (least / 2).max(PAGE_SIZE),

@@ -136,12 +136,12 @@ impl Stream {
         self.send_by(data, timeout, |data| self.tcp.send(data))
     }
 
-    /// Sends bytes that the program leaves as they are until it is told (`MSG_ZEROCOPY`).
-    fn send_still(&self, data: &mut dyn Source, timeout: Timeout) -> Result<usize> {
-        let are_enough = data.left() >= vm::least_still();
+    /// Sends bytes that stay stable until the program is told of their arrival (`MSG_ZEROCOPY`).
+    fn send_stable(&self, data: &mut dyn Source, timeout: Timeout) -> Result<usize> {
+        let are_enough = data.left() >= vm::least_stable();
         let mut lent = 0;
         let sent = self.send_by(data, timeout, |data| {
-            self.tcp.send_still(data, are_enough, &mut lent)
+            self.tcp.send_stable(data, are_enough, &mut lent)
         });
         if let Ok(sent @ 1..) = sent {
             self.tcp.await_completion(lent < sent);
@@ -371,7 +371,7 @@ impl Socket for Stream {
             return self.send_urgent(message);
         }
         if message.has(MSG_ZEROCOPY) && self.common.is_on(raw::SO_ZEROCOPY) {
-            return self.send_still(message.data, message.timeout);
+            return self.send_stable(message.data, message.timeout);
         }
         self.send_bytes(message.data, message.timeout)
     }

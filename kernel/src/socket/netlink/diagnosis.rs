@@ -1,6 +1,6 @@
 //! The protocol `NETLINK_SOCK_DIAG`: lists sockets of the internet and local ones.
 
-use alloc::sync::Arc;
+use alloc::{sync::Arc, vec::Vec};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use abi::{Errno, Result, raw::net::AF_UNIX};
@@ -79,11 +79,12 @@ pub fn serve(bytes: &[u8], asker: &Asker, answers: &mut Answers<'_>) {
             (Ok(_), false) => end.outcome(&request, None, asker.caps_outcomes),
             (Err(error), _) => end.outcome(&request, Some(*error), asker.caps_outcomes),
         }
-        for datagram in served.unwrap_or_default() {
-            answers.push(datagram);
+        for datagram in served.into_iter().flatten() {
+            answers.push(Ok(datagram));
         }
         let end = end.finish();
-        if !end.is_empty() {
+        // Nothing was to be acknowledged.
+        if end != Ok(Vec::new()) {
             answers.push(end);
         }
     }

@@ -66,6 +66,7 @@ pub fn tell(change: Change) {
         }
     };
     if socket::has_listeners(group) {
-        socket::tell_group(group, &writer.finish());
+        let news = writer.finish();
+        socket::tell_group(group, news.as_deref());
     }
 }

@@ -1,7 +1,7 @@
 //! The format of netlink messages: a head, a structure that the type says, and attributes; all
 //! aligned to four bytes.
 
-use alloc::vec::Vec;
+use alloc::vec::{self, Vec};
 use core::net::IpAddr;
 
 use abi::{Errno, Result, raw::netlink as raw};
@@ -131,21 +131,21 @@ pub fn family(ip: IpAddr) -> u32 {
 /// The answers to the requests of one datagram. Each request's are given to the receiver before the
 /// next request is served, so the kernel holds one list at a time, however many are asked for.
 pub struct Answers<'a> {
-    /// Takes a datagram; false without room for it.
-    give: &'a mut dyn FnMut(Vec<u8>) -> bool,
+    /// Takes a datagram, or the reason why there is none; false if the receiver misses it.
+    give: &'a mut dyn FnMut(Result<Vec<u8>>) -> bool,
     has_room: bool,
 }
 
 impl<'a> Answers<'a> {
-    pub fn new(give: &'a mut dyn FnMut(Vec<u8>) -> bool) -> Answers<'a> {
+    pub fn new(give: &'a mut dyn FnMut(Result<Vec<u8>>) -> bool) -> Answers<'a> {
         Answers {
             give,
             has_room: true,
         }
     }
 
-    /// Gives a datagram to the receiver.
-    pub fn push(&mut self, datagram: Vec<u8>) {
+    /// Gives a datagram to the receiver, or tells it that it misses one that could not be written.
+    pub fn push(&mut self, datagram: Result<Vec<u8>>) {
         self.has_room &= (self.give)(datagram);
     }
 
@@ -275,8 +275,14 @@ impl Writer {
     }
 
     /// The last datagram.
-    pub fn finish(self) -> Vec<u8> {
-        snug(self.bytes)
+    ///
+    /// # Errors
+    /// `ENOMEM` if it could not be written.
+    pub fn finish(self) -> Result<Vec<u8>> {
+        match self.failure {
+            Some(error) => Err(error),
+            None => Ok(snug(self.bytes)),
+        }
     }
 
     /// All datagrams.
@@ -284,15 +290,45 @@ impl Writer {
     /// # Errors
     /// `ENOMEM` if they could not be written, `ENOBUFS` if they are longer than
     /// [`MOST_ANSWERS`].
-    pub fn finish_all(mut self) -> Result<Vec<Vec<u8>>> {
+    pub fn finish_all(mut self) -> Result<List> {
         if let Some(error) = self.failure {
             return Err(error);
         }
         if !self.bytes.is_empty() {
             self.full.try_reserve(1)?;
+            self.kept += self.bytes.len();
+            self.stock.cover(self.kept.div_ceil(PAGE_SIZE));
             self.full.push(snug(self.bytes));
         }
-        Ok(self.full)
+        Ok(List {
+            datagrams: self.full.into_iter(),
+            kept: self.kept,
+            taken: 0,
+            stock: self.stock,
+        })
+    }
+}
+
+/// The datagrams of a list. Each is charged to the requester until the next one is taken: by then
+/// the queue that it went to has charged it.
+pub struct List {
+    datagrams: vec::IntoIter<Vec<u8>>,
+    /// Bytes that are charged.
+    kept: usize,
+    /// Those of the datagram that was taken last.
+    taken: usize,
+    stock: Stock,
+}
+
+impl Iterator for List {
+    type Item = Vec<u8>;
+
+    fn next(&mut self) -> Option<Vec<u8>> {
+        self.kept -= core::mem::take(&mut self.taken);
+        self.stock.cover(self.kept.div_ceil(PAGE_SIZE));
+        let next = self.datagrams.next()?;
+        self.taken = next.len();
+        Some(next)
     }
 }
 
@@ -345,6 +381,7 @@ impl Attributes<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vm::account::Account;
 
     fn request(len: u32, kind: u16, flags: u16) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -383,7 +420,7 @@ mod tests {
             attributes.nested(26, |inside| inside.put(10, &[1]));
         });
         writer.done(None, 0);
-        let answer = writer.finish();
+        let answer = writer.finish().unwrap();
         let all: Vec<_> = requests(&answer).collect();
         assert_eq!(all.len(), 2);
         assert_eq!((all[0].kind, all[0].sequence), (16, 7));
@@ -400,7 +437,7 @@ mod tests {
         let asked = requests(&bytes).next().unwrap();
         let mut writer = Writer::new(&asked, 42);
         writer.outcome(&asked, None, true);
-        let answer = writer.finish();
+        let answer = writer.finish().unwrap();
         assert!(
             answer.capacity() <= 2 * answer.len(),
             "{}",
@@ -418,8 +455,54 @@ mod tests {
                 writer.message(16, 0, &[0; FULL], |_| {});
             }
             let list = writer.finish_all();
-            assert_eq!(list.map(|list| list.len()).ok(), fits.then_some(count));
+            assert_eq!(list.map(|list| list.count()).ok(), fits.then_some(count));
         }
+    }
+
+    /// A receiver without the end of a list, or an acknowledgement, would wait for it.
+    #[test]
+    fn an_answer_that_cannot_be_written_is_no_empty_datagram() {
+        let bytes = request(20, 18, 5);
+        let asked = requests(&bytes).next().unwrap();
+        let mut writer = Writer::new(&asked, 42);
+        writer.fail(Errno::ENOMEM);
+        writer.done(None, 0);
+        let mut given = Vec::new();
+        let mut give = |datagram: Result<Vec<u8>>| {
+            given.push(datagram.clone());
+            datagram.is_ok()
+        };
+        let mut answers = Answers::new(&mut give);
+        answers.push(writer.finish());
+        assert_eq!(answers.check_room(), Err(Errno::ENOBUFS));
+        assert_eq!(given, [Err(Errno::ENOMEM)]);
+    }
+
+    /// The requester pays for a list until the queue of its socket does.
+    #[test]
+    fn a_list_is_charged_until_it_is_queued() {
+        let bytes = request(20, 18, 5);
+        let asked = requests(&bytes).next().unwrap();
+        let payer = Account::of_process(10, &Account::of_user(1));
+        let charged = || payer.bytes(Kind::Sockets);
+        let mut writer = Writer::new(&asked, 42);
+        writer.stock = Stock::new(Some(payer.clone()), Kind::Sockets);
+        for _ in 0..1000 {
+            writer.message(16, 0, &[0; FULL], |_| {});
+        }
+        let mut list = writer.finish_all().unwrap();
+        let queue = Stock::new(Some(payer.clone()), Kind::Sockets);
+        let mut left = 1000 * FULL;
+        let mut queued = 0;
+        assert!(charged() >= left);
+        while let Some(datagram) = list.next() {
+            assert!(charged() >= left + queued, "{left} left, {queued} queued");
+            left -= FULL;
+            queued += datagram.len();
+            queue.cover(queued.div_ceil(PAGE_SIZE));
+        }
+        drop((list, queue));
+        assert_eq!(charged(), 0);
     }
 
     #[test]
@@ -433,7 +516,7 @@ mod tests {
         ] {
             let mut writer = Writer::new(&asked, 42);
             writer.outcome(&asked, error, capped);
-            assert_eq!(writer.finish().len(), len);
+            assert_eq!(writer.finish().unwrap().len(), len);
         }
     }
 }

@@ -115,7 +115,7 @@ fn serve_one(request: &Request<'_>, asker: &Asker, answers: &mut Answers<'_>) ->
             Err(error) => (Some(error), 0),
         };
         for datagram in writer.finish_all()? {
-            answers.push(datagram);
+            answers.push(Ok(datagram));
         }
         let mut end = Writer::new(request, asker.port);
         end.done(error, flags);

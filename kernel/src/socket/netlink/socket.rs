@@ -77,18 +77,19 @@ pub fn has_any_listeners() -> bool {
     LISTENED.load(Relaxed) != 0
 }
 
-/// Sends news to the members of a group of `NETLINK_ROUTE`. One without room is told that it has
-/// missed something.
-pub fn tell_group(group: u32, data: &[u8]) {
+/// Sends news to the members of a group of `NETLINK_ROUTE`. One without room, and all without
+/// memory, are told that they have missed something.
+pub fn tell_group(group: u32, data: core::result::Result<&[u8], &Errno>) {
     let is_member = |socket: &NetlinkSocket| {
         let state = *socket.state.lock();
         socket.is_of(netlink::NETLINK_ROUTE) && state.groups & 1 << (group - 1) != 0
     };
     visit_sockets(is_member, |member| {
-        if let Ok(data) = nucleus::try_copy(data) {
-            let from = 0;
-            member.enqueue_or_fail(Datagram { data, from, group }, 0);
-        }
+        let copied = match data {
+            Ok(data) => nucleus::try_copy(data).map_err(Errno::from),
+            Err(error) => Err(*error),
+        };
+        member.enqueue_or_fail(copied, (0, group), 0);
         true
     });
 }
@@ -276,10 +277,16 @@ impl NetlinkSocket {
         Some(())
     }
 
-    /// Adds a datagram, or tells the receiver that there was no room for it; returns whether there
-    /// was.
-    fn enqueue_or_fail(&self, datagram: Datagram, more: usize) -> bool {
-        let has_room = self.try_enqueue(&mut Some(datagram), more).is_some();
+    /// Adds a datagram from a port to a group, or tells the receiver that it has missed one without
+    /// room or without memory for it; returns whether it was added.
+    fn enqueue_or_fail(
+        &self,
+        data: Result<Vec<u8>>,
+        (from, group): (u32, u32),
+        more: usize,
+    ) -> bool {
+        let mut datagram = data.ok().map(|data| Datagram { data, from, group });
+        let has_room = self.try_enqueue(&mut datagram, more).is_some();
         if !has_room && !self.is_on(netlink::NETLINK_NO_ENOBUFS) {
             self.common.set_error(Errno::ENOBUFS);
             self.common.readers.wake_all();
@@ -299,7 +306,7 @@ impl NetlinkSocket {
         visit_sockets(is_member, |member| {
             let copied = nucleus::try_copy(data);
             result = copied.map(|data| {
-                member.enqueue_or_fail(Datagram { data, from, group }, 0);
+                member.enqueue_or_fail(Ok(data), (from, group), 0);
             });
             result.is_ok()
         });
@@ -433,10 +440,7 @@ impl Socket for NetlinkSocket {
             // A program that reads the answers before gets all of a list, however long that is.
             let has_room = self.queue.lock().cost <= self.common.receive_buffer();
             let more = if has_room { MOST_ANSWERS } else { 0 };
-            let mut give = |data| {
-                let (from, group) = (0, 0);
-                self.enqueue_or_fail(Datagram { data, from, group }, more)
-            };
+            let mut give = |data| self.enqueue_or_fail(data, (0, 0), more);
             let mut answers = Answers::new(&mut give);
             match self.is_of(netlink::NETLINK_ROUTE) {
                 true => route::serve(&data, &asker, &mut answers),
@@ -566,13 +570,6 @@ impl Socket for NetlinkSocket {
 
 impl Mailbox for NetlinkSocket {
     fn deliver(&self, data: Vec<u8>) {
-        self.enqueue_or_fail(
-            Datagram {
-                data,
-                from: 0,
-                group: 0,
-            },
-            0,
-        );
+        self.enqueue_or_fail(Ok(data), (0, 0), 0);
     }
 }

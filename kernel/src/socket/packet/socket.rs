@@ -309,8 +309,11 @@ impl PacketSocket {
         let account = self.common.account();
         let charge = |bytes| account.map(|account| account.charge(Kind::Sockets, 0, bytes));
         let made = Ring::new(shape, charge)?;
-        self.ring.get_or_insert(|| made);
-        Ok(())
+        // Another thread's ring may have another shape.
+        match core::ptr::eq(self.ring.get_or_insert(|| made.clone()), &*made) {
+            true => Ok(()),
+            false => Err(Errno::EBUSY),
+        }
     }
 
     /// Adds or removes a membership (`struct packet_mreq`): packets for other machines.

@@ -109,7 +109,7 @@ impl Congestion {
     /// Grows after `bytes` have arrived, while the window limits the sender.
     pub fn grow(&mut self, bytes: u32, now: u64, round_trip: u64) {
         if self.window < self.threshold {
-            // All bytes count (RFC 3465), as on Linux, and not two segments at most: where cards
+            // All bytes count, without RFC 3465's limit of two segments, as on Linux: where cards
             // merge segments, one acknowledgement is for up to 64 KiB.
             let most = self.threshold.max(self.window + self.segment).min(MOST);
             self.window = (self.window + bytes).min(most);
