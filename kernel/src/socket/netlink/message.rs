@@ -495,7 +495,7 @@ mod tests {
         let mut left = 1000 * FULL;
         let mut queued = 0;
         assert!(charged() >= left);
-        while let Some(datagram) = list.next() {
+        for datagram in list.by_ref() {
             assert!(charged() >= left + queued, "{left} left, {queued} queued");
             left -= FULL;
             queued += datagram.len();
