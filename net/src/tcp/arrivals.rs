@@ -40,10 +40,12 @@ impl ConnectionTable {
                 && let Link::Wire(block) = &mut end.link
             {
                 block.arrive(segment, &mut self.wire.host(pair));
-                self.settle(pair);
+                if end.has_changed() {
+                    self.settle(pair);
+                }
                 continue;
             }
-            let reply = match segment.opens() && !self.ends.contains_key(&pair) {
+            let reply = match segment.opens() && !self.ends.contains(&pair) {
                 true => self.answer_syn(pair.local, ip::LOOPBACK),
                 false => SynReply::Refused,
             };
@@ -98,8 +100,12 @@ impl ConnectionTable {
         }
     }
 
-    /// Creates an end for a connection that a SYN asks for at a listener.
+    /// Creates an end for a connection that a SYN asks for at a listener. Without memory the SYN
+    /// counts as lost.
     fn begin(&mut self, pair: Pair, syn: &Segment, listener: &Arc<Socket>) {
+        if self.ends.reserve().is_err() {
+            return;
+        }
         let start = self.start(&pair);
         let block = Block::answer(syn, start, &mut self.wire.host(pair));
         let socket = self.child(pair, listener, 0);
@@ -169,6 +175,9 @@ impl ConnectionTable {
                 let Some(route) = back(tcp, &pair, interface) else {
                     return;
                 };
+                if self.ends.reserve().is_err() {
+                    return;
+                }
                 let start = self.start_on(&pair, &route, &listener);
                 let socket = self.child(pair, &listener, interface);
                 let begun = Connection::new(tcp, pair, socket.clone(), route, |host| {
@@ -193,7 +202,8 @@ impl ConnectionTable {
         }
     }
 
-    /// Adds a connection to the table and the lookup; false without memory.
+    /// Adds a connection to the table, which has room for it, and to the lookup; false without
+    /// memory.
     pub(super) fn join(
         &mut self,
         tcp: &Tcp,
@@ -240,6 +250,9 @@ impl ConnectionTable {
         let Some(route) = back(tcp, &pair, interface) else {
             return Some(None);
         };
+        if self.ends.reserve().is_err() {
+            return Some(None);
+        }
         let mut start = self.start_on(&pair, &route, &listener);
         start.number = segment.ack - 1;
         start.clock = tcp.cookies.clock(&pair);
@@ -273,7 +286,7 @@ impl ConnectionTable {
             Some(Late::Anew) | None => {}
         }
         // Ends that need no packets are not reached by any.
-        if self.ends.contains_key(&pair) {
+        if self.ends.contains(&pair) {
             return None;
         }
         if segment.opens() {

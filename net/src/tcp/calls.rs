@@ -142,6 +142,7 @@ impl Socket {
         if let Some(progress) = self.progress()? {
             return Ok(progress);
         }
+        table.ends.reserve()?;
         let pair = self.name_for(table, source, to)?;
         {
             let mut inner = self.inner();
@@ -230,7 +231,7 @@ impl Socket {
         // Connecting to oneself is not supported: an end can't be its own peer here.
         let free = |port| {
             let pair = pair(port);
-            pair.local != to && !ends.contains_key(&pair) && waiting.allows(&pair, now)
+            pair.local != to && !ends.contains(&pair) && waiting.allows(&pair, now)
         };
         let hold = match hold {
             Some(hold) if free(hold.port) => hold,
@@ -286,7 +287,7 @@ impl Socket {
             finish
         };
         if finish && let Some(pair) = self.pair() {
-            table.finish(&pair);
+            table.finish(&pair, false);
         }
         Ok(())
     }
@@ -331,8 +332,7 @@ impl Socket {
                 Phase::Connecting => drop(table.remove(&pair)),
                 _ if reset || unread => table.reset(&pair),
                 _ => {
-                    table.orphan(&pair);
-                    table.finish(&pair);
+                    table.finish(&pair, true);
                     table.note_deadline(pair);
                 }
             }

@@ -2,10 +2,10 @@
 
 use core::cmp::Ordering;
 use core::hash::{Hash, Hasher};
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, SocketAddr, SocketAddr::V4, SocketAddrV4};
 
 /// The two ends of a connection, as the one called `local` sees them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Eq, Debug)]
 #[allow(missing_docs)]
 pub struct Pair {
     pub local: SocketAddr,
@@ -23,6 +23,20 @@ impl Pair {
         Pair {
             local: self.remote,
             remote: self.local,
+        }
+    }
+}
+
+/// By numbers where both are of IPv4, which takes a part of the time of octet after octet.
+impl PartialEq for Pair {
+    #[inline(always)]
+    fn eq(&self, other: &Pair) -> bool {
+        let number = |it: &SocketAddrV4| u64::from(it.ip().to_bits()) << 16 | u64::from(it.port());
+        match (&self.local, &self.remote, &other.local, &other.remote) {
+            (V4(local), V4(remote), V4(other_local), V4(other_remote)) => {
+                number(remote) == number(other_remote) && number(local) == number(other_local)
+            }
+            _ => self.local == other.local && self.remote == other.remote,
         }
     }
 }

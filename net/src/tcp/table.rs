@@ -24,6 +24,7 @@ use super::{
     connection::Connection as Line,
     cookies::Cookies,
     lookup::Lookup,
+    pair_table::PairTable,
     secret::Secret,
     waiting::Waiting,
     wire::Wire,
@@ -43,7 +44,7 @@ pub struct ConnectionTable {
     pub(super) wire: Wire,
     pub(super) secret: Secret,
     pub(super) ports: Ports,
-    pub(super) ends: BTreeMap<Pair, End>,
+    pub(super) ends: PairTable<End>,
     /// By port.
     pub(super) listeners: BTreeMap<u16, Vec<Arc<Socket>>>,
     pub(super) waiting: Waiting,
@@ -170,6 +171,13 @@ pub(super) struct End {
     pub deferred: Option<u64>,
 }
 
+impl End {
+    /// Returns whether the link's state has changed since it was last compared.
+    pub fn has_changed(&self) -> bool {
+        self.state != self.link.state()
+    }
+}
+
 /// One line of `/proc/net/tcp`.
 #[allow(missing_docs)]
 pub struct Connection {
@@ -190,14 +198,15 @@ impl ConnectionTable {
             wire: Wire::default(),
             secret: Secret::new(),
             ports: Ports::new(Rule::UnlessListening),
-            ends: BTreeMap::new(),
+            ends: PairTable::new(),
             listeners: BTreeMap::new(),
-            waiting: Waiting::default(),
+            waiting: Waiting::new(),
             deadlines: BTreeSet::new(),
         }
     }
 
-    /// Adds an end that `connect` has opened, or that its listener will accept.
+    /// Adds an end that `connect` has opened, or that its listener will accept. There is room for
+    /// it.
     pub(super) fn add(
         &mut self,
         pair: Pair,
@@ -291,28 +300,25 @@ impl ConnectionTable {
         }
     }
 
-    /// Ends the outbound stream of this end.
-    pub(super) fn finish(&mut self, pair: &Pair) {
-        if let Some(end) = self.ends.get_mut(pair) {
-            match &mut end.link {
-                Link::Wire(block) => block.finish(&mut self.wire.host(*pair)),
-                Link::Line(connection) => {
-                    let tcp = end.socket.tcp.clone();
-                    connection.drive(&tcp, |block, host| block.finish(host));
-                }
+    /// Ends the outbound stream of this end; `is_orphan` if its socket is closed.
+    pub(super) fn finish(&mut self, pair: &Pair, is_orphan: bool) {
+        let Some(end) = self.ends.get_mut(pair) else {
+            return;
+        };
+        match &mut end.link {
+            Link::Wire(block) => block.finish(&mut self.wire.host(*pair)),
+            Link::Line(connection) => {
+                let tcp = end.socket.tcp.clone();
+                connection.drive(&tcp, |block, host| {
+                    if is_orphan {
+                        block.be_orphan();
+                    }
+                    block.finish(host);
+                });
             }
-            self.settle(*pair);
-            self.run();
         }
-    }
-
-    /// Notes that the socket of an end is closed.
-    pub(super) fn orphan(&mut self, pair: &Pair) {
-        if let Some(end) = self.ends.get(pair)
-            && let Link::Line(connection) = &end.link
-        {
-            connection.drive(&end.socket.tcp, |block, _| block.be_orphan());
-        }
+        self.settle(*pair);
+        self.run();
     }
 
     /// Updates an end's timer: for segments to repeat, deferred connections, and orphans.

@@ -200,7 +200,7 @@ impl Socket {
     fn provoke_reset(&self) {
         if let Some(pair) = self.pair() {
             self.tcp.change(|table| {
-                if table.ends.contains_key(&pair.mirrored()) {
+                if table.ends.contains(&pair.mirrored()) {
                     table.reset(&pair.mirrored());
                 } else if table.owns(self) {
                     // The peer's end has timed out and is gone.

@@ -1,11 +1,12 @@
 //! TIME-WAIT: connections that are over, remembered so that their ports are not given out at once.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use core::net::SocketAddr;
 
 use super::{
     Pair,
     block::Remains,
+    pair_table::PairTable,
     segment::{Flags, Options, Segment, Seq},
 };
 use crate::ports::{Hold, Ports};
@@ -37,16 +38,23 @@ pub enum Late {
 }
 
 /// The connections in TIME-WAIT.
-#[derive(Default)]
 pub struct Waiting {
     /// The hold on the local port, and the time of the end.
-    over: BTreeMap<Pair, Over>,
+    over: PairTable<Over>,
     /// In the order of their ends. A pair that was used again since has another time in `over`.
     order: VecDeque<(Pair, u64)>,
 }
 
 impl Waiting {
-    /// Adds a connection that has ended at `now`.
+    /// Makes an empty set.
+    pub fn new() -> Waiting {
+        Waiting {
+            over: PairTable::new(),
+            order: VecDeque::new(),
+        }
+    }
+
+    /// Adds a connection that has ended at `now`. Without memory it is forgotten at once.
     pub fn add(
         &mut self,
         pair: Pair,
@@ -58,6 +66,12 @@ impl Waiting {
         // A pair that is used again and again has several places in the order.
         while self.over.len() >= MOST || self.order.len() >= 2 * MOST {
             self.forget_first(ports);
+        }
+        if self.over.reserve().is_err() || self.order.try_reserve(1).is_err() {
+            if let Some(hold) = hold {
+                ports.release(hold);
+            }
+            return;
         }
         let over = Over {
             hold,
