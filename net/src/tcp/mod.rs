@@ -4,8 +4,8 @@
 //!   listening, connecting, accepting, ending; `transfer`: sending, receiving, readiness;
 //! - [`ConnectionTable`] (`table`): all ends of connections, listeners and ports; `arrivals`: the
 //!   segments that make new ones; `events`: the effects of an end's change of state; `waiting`:
-//!   TIME-WAIT; `cookies`: handshakes of which nothing is kept; `pair_table`: the hash tables of all
-//!   of these;
+//!   TIME-WAIT; `cookies`: handshakes of which nothing is kept;
+//! - `pair_table`: the hash tables of connections by their two ends;
 //! - `wire`: segments between two ends on this machine, which travel as they are;
 //! - `connection`: an end whose segments are packets; `lookup`: how packets and timers find it;
 //!   `format`: its headers;
