@@ -10,7 +10,7 @@ use nucleus::sync::{Rank, SpinLock};
 use super::{
     Pair,
     connection::Connection,
-    pair_table::{Key, PairTable},
+    pair_table::{HasPair, Key, PairTable},
 };
 use crate::timer::Alarm;
 
@@ -27,6 +27,12 @@ pub struct Lookup {
 struct Shard {
     connections: PairTable<Arc<Connection>>,
     timers: BTreeSet<(u64, Pair)>,
+}
+
+impl HasPair for Arc<Connection> {
+    fn pair(&self) -> &Pair {
+        &self.pair
+    }
 }
 
 impl Lookup {
@@ -63,7 +69,7 @@ impl Lookup {
     pub fn add(&self, connection: Arc<Connection>) -> Result<()> {
         let mut shard = self.shard(&connection.pair).lock();
         shard.connections.reserve()?;
-        shard.connections.insert(connection.pair, connection);
+        shard.connections.insert(connection);
         Ok(())
     }
 

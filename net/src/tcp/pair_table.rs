@@ -68,24 +68,20 @@ fn words(ip: IpAddr) -> [u32; 4] {
     core::array::from_fn(|i| (bits >> (32 * i)) as u32)
 }
 
-/// Returns what tells whether an entry is that of a pair.
-#[inline(always)]
-fn is<V>(hash: u64, pair: &Pair) -> impl Fn(&(u64, Pair, V)) -> bool {
-    #[inline(never)]
-    fn same(a: &Pair, b: &Pair) -> bool {
-        a == b
-    }
-    move |entry| entry.0 == hash && same(&entry.1, pair)
+/// What stands in a table: it knows its connection.
+pub trait HasPair {
+    /// Returns the two ends, which never change.
+    fn pair(&self) -> &Pair;
 }
 
-/// Values by the two ends of a connection, in no order. Lookups take constant time.
+/// Values by the two ends of their connections, in no order. Lookups take constant time.
 pub struct PairTable<V> {
     key: Key,
     /// With their hashes, which mostly suffice to tell pairs apart.
-    entries: HashTable<(u64, Pair, V)>,
+    entries: HashTable<(u64, V)>,
 }
 
-impl<V> PairTable<V> {
+impl<V: HasPair> PairTable<V> {
     /// Makes an empty table with a key of its own. Allocates nothing.
     pub fn new() -> PairTable<V> {
         PairTable {
@@ -94,7 +90,7 @@ impl<V> PairTable<V> {
         }
     }
 
-    /// Makes room for one more entry. Allocates and frees memory.
+    /// Makes room for one more value. Allocates and frees memory.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -103,24 +99,26 @@ impl<V> PairTable<V> {
         room.map_err(|_| Errno::ENOMEM)
     }
 
-    /// Sets the value of a pair, and returns the one that it had. There is
+    /// Adds a value, and returns the one that its pair had. There is
     /// [room](PairTable::reserve) for it.
-    pub fn insert(&mut self, pair: Pair, value: V) -> Option<V> {
-        if let Some(old) = self.get_mut(&pair) {
-            return Some(core::mem::replace(old, value));
+    pub fn insert(&mut self, value: V) -> Option<V> {
+        let hash = self.key.hash(value.pair());
+        match self.entries.find_mut(hash, is(hash, value.pair())) {
+            Some(entry) => Some(core::mem::replace(&mut entry.1, value)),
+            None => {
+                debug_assert!(self.entries.len() < self.entries.capacity());
+                let entry = (hash, value);
+                self.entries.insert_unique(hash, entry, |entry| entry.0);
+                None
+            }
         }
-        debug_assert!(self.entries.len() < self.entries.capacity());
-        let hash = self.key.hash(&pair);
-        let entry = (hash, pair, value);
-        self.entries.insert_unique(hash, entry, |entry| entry.0);
-        None
     }
 
     /// Removes and returns the value of a pair.
     pub fn remove(&mut self, pair: &Pair) -> Option<V> {
         let hash = self.key.hash(pair);
         let entry = self.entries.find_entry(hash, is(hash, pair));
-        Some(entry.ok()?.remove().0.2)
+        Some(entry.ok()?.remove().0.1)
     }
 
     /// Returns the value of a pair.
@@ -128,7 +126,7 @@ impl<V> PairTable<V> {
     pub fn get(&self, pair: &Pair) -> Option<&V> {
         let hash = self.key.hash(pair);
         let entry = self.entries.find(hash, is(hash, pair))?;
-        Some(&entry.2)
+        Some(&entry.1)
     }
 
     /// Returns the value of a pair.
@@ -136,7 +134,7 @@ impl<V> PairTable<V> {
     pub fn get_mut(&mut self, pair: &Pair) -> Option<&mut V> {
         let hash = self.key.hash(pair);
         let entry = self.entries.find_mut(hash, is(hash, pair))?;
-        Some(&mut entry.2)
+        Some(&mut entry.1)
     }
 
     /// Tells whether a pair has a value.
@@ -150,10 +148,20 @@ impl<V> PairTable<V> {
         self.entries.len()
     }
 
-    /// Returns the pairs and their values.
-    pub fn iter(&self) -> impl Iterator<Item = (&Pair, &V)> {
-        self.entries.iter().map(|(_, pair, value)| (pair, value))
+    /// Returns the values.
+    pub fn iter(&self) -> impl Iterator<Item = &V> {
+        self.entries.iter().map(|entry| &entry.1)
     }
+}
+
+/// Returns what tells whether an entry is that of a pair.
+#[inline(always)]
+fn is<V: HasPair>(hash: u64, pair: &Pair) -> impl Fn(&(u64, V)) -> bool {
+    #[inline(never)]
+    fn same(a: &Pair, b: &Pair) -> bool {
+        a == b
+    }
+    move |entry| entry.0 == hash && same(entry.1.pair(), pair)
 }
 
 #[cfg(test)]
@@ -162,6 +170,12 @@ mod tests {
     use core::net::Ipv4Addr;
     use nucleus::sim::{Random, on_machines};
     use std::collections::{BTreeMap, HashSet};
+
+    impl HasPair for (Pair, u32) {
+        fn pair(&self) -> &Pair {
+            &self.0
+        }
+    }
 
     /// Pairs that differ in few bits, as those of one client and one server do.
     fn pair(number: u16) -> Pair {
@@ -181,21 +195,23 @@ mod tests {
         on_machines(20, |seed| {
             let mut random = Random::new(seed);
             let mut next = |below: usize| random.below(below) as u32;
-            let (mut table, mut model) = (PairTable::new(), BTreeMap::new());
+            let mut table: PairTable<(Pair, u32)> = PairTable::new();
+            let mut model = BTreeMap::new();
             for _ in 0..4000 {
                 let it = pair(next(600) as u16);
                 match next(3) {
-                    0 => assert_eq!(table.remove(&it), model.remove(&it)),
+                    0 => assert_eq!(table.remove(&it).map(|it| it.1), model.remove(&it)),
                     1 => {
                         table.reserve().unwrap();
                         let value = next(1 << 32);
-                        assert_eq!(table.insert(it, value), model.insert(it, value));
+                        let old = table.insert((it, value)).map(|it| it.1);
+                        assert_eq!(old, model.insert(it, value));
                     }
-                    _ => assert_eq!(table.get(&it), model.get(&it)),
+                    _ => assert_eq!(table.get(&it).map(|it| it.1), model.get(&it).copied()),
                 }
                 assert_eq!(table.len(), model.len());
             }
-            let all: BTreeMap<Pair, u32> = table.iter().map(|(it, value)| (*it, *value)).collect();
+            let all: BTreeMap<Pair, u32> = table.iter().copied().collect();
             assert_eq!(all, model);
         });
     }

@@ -24,7 +24,7 @@ use super::{
     connection::Connection as Line,
     cookies::Cookies,
     lookup::Lookup,
-    pair_table::PairTable,
+    pair_table::{HasPair, PairTable},
     secret::Secret,
     waiting::Waiting,
     wire::Wire,
@@ -160,6 +160,7 @@ impl Link {
 
 /// One end of a connection.
 pub(super) struct End {
+    pub pair: Pair,
     pub link: Link,
     pub socket: Arc<Socket>,
     /// The listener that will accept it, until it is in that queue.
@@ -169,6 +170,12 @@ pub(super) struct End {
     pub deadline: Option<u64>,
     /// It is withheld from its listener until the first bytes arrive, or until this time.
     pub deferred: Option<u64>,
+}
+
+impl HasPair for End {
+    fn pair(&self) -> &Pair {
+        &self.pair
+    }
 }
 
 impl End {
@@ -215,6 +222,7 @@ impl ConnectionTable {
         listener: Option<Weak<Socket>>,
     ) {
         let end = End {
+            pair,
             state: link.state(),
             link,
             socket,
@@ -222,7 +230,7 @@ impl ConnectionTable {
             deadline: None,
             deferred: None,
         };
-        self.ends.insert(pair, end);
+        self.ends.insert(end);
     }
 
     /// Removes an end. Its port is released unless `bind` has asked for it and the socket is still
@@ -275,8 +283,8 @@ impl ConnectionTable {
             let listener = end.listener.as_ref();
             listener.is_some_and(|listener| core::ptr::eq(listener.as_ptr(), &**socket))
         };
-        let embryos = self.ends.iter().filter(|(_, end)| own(end));
-        let embryos: Pieces<Pair> = embryos.map(|(pair, _)| *pair).collect();
+        let embryos = self.ends.iter().filter(|end| own(end));
+        let embryos: Pieces<Pair> = embryos.map(|end| end.pair).collect();
         for pair in embryos {
             self.reset(&pair);
         }
@@ -392,7 +400,7 @@ impl ConnectionTable {
     pub fn is_closing(&self) -> bool {
         let waits = |state| matches!(state, State::FinWait1 | State::Closing | State::LastAck);
         let mut ends = self.ends.iter();
-        ends.any(|(pair, end)| waits(end.state) && !pair.remote.ip().is_loopback())
+        ends.any(|end| waits(end.state) && !end.pair.remote.ip().is_loopback())
     }
 
     /// Lists all that `/proc/net/tcp` shows.
@@ -411,9 +419,9 @@ impl ConnectionTable {
                 left: 0,
             }))?;
         }
-        entries.try_extend(self.ends.iter().map(|(pair, end)| Connection {
-            local: pair.local,
-            remote: Some(pair.remote),
+        entries.try_extend(self.ends.iter().map(|end| Connection {
+            local: end.pair.local,
+            remote: Some(end.pair.remote),
             state: Some(end.state),
             socket: Some(end.socket.clone()),
             left: 0,

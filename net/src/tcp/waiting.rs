@@ -6,7 +6,7 @@ use core::net::SocketAddr;
 use super::{
     Pair,
     block::Remains,
-    pair_table::PairTable,
+    pair_table::{HasPair, PairTable},
     segment::{Flags, Options, Segment, Seq},
 };
 use crate::ports::{Hold, Ports};
@@ -22,11 +22,18 @@ const MOST: usize = 16384;
 
 /// A connection that is over.
 struct Over {
+    pair: Pair,
     hold: Option<Hold>,
     since: u64,
     remains: Remains,
     /// Its segments were packets, which may still arrive.
     has_packets: bool,
+}
+
+impl HasPair for Over {
+    fn pair(&self) -> &Pair {
+        &self.pair
+    }
 }
 
 /// What becomes of a segment for a connection that is over.
@@ -74,6 +81,7 @@ impl Waiting {
             return;
         }
         let over = Over {
+            pair,
             hold,
             since: now,
             remains,
@@ -81,7 +89,7 @@ impl Waiting {
         };
         if let Some(Over {
             hold: Some(old), ..
-        }) = self.over.insert(pair, over)
+        }) = self.over.insert(over)
         {
             ports.release(old);
         }
@@ -172,7 +180,7 @@ impl Waiting {
     /// Lists the local and remote addresses, and the nanoseconds that are left of TIME-WAIT.
     pub fn list(&self, now: u64) -> impl Iterator<Item = (SocketAddr, SocketAddr, u64)> {
         let left = move |since: u64| (since + REMEMBERED).saturating_sub(now);
-        let pairs = self.over.iter();
-        pairs.map(move |(pair, over)| (pair.local, pair.remote, left(over.since)))
+        let over = self.over.iter();
+        over.map(move |it| (it.pair.local, it.pair.remote, left(it.since)))
     }
 }
