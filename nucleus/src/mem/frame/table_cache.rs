@@ -59,7 +59,7 @@ pub(super) unsafe fn start(managed: usize) {
     KEEPS.store(true, Ordering::Relaxed);
     set_policy(Policy::Adaptive);
     policy::set_most_frames(managed / 64);
-    let order = (managed / 256).max(1).ilog2() as usize;
+    let order = (managed / 512).max(1).ilog2() as usize;
     let largest = match machine::is_guarded() {
         true => LARGEST_GUARDED,
         false => LARGEST_BLOCK,
@@ -75,7 +75,8 @@ const LARGEST_BLOCK: usize = 5;
 /// The same where page tables are guarded: 2 MiB, so that the direct map's pages stay whole.
 const LARGEST_GUARDED: usize = 9;
 
-/// log2 of the frames that are set aside at once: a 256th of a small machine's memory.
+/// log2 of the frames that are set aside at once: at most a 512th of the memory, so that a machine
+/// of 512 MiB keeps no more pages than the 250 of `iosup.txt` 7.
 fn block_order() -> usize {
     BLOCK_ORDER.load(Ordering::Relaxed)
 }
