@@ -202,7 +202,8 @@ impl HeaderPages {
         let at = address & !(PAGE - 1);
         let header = self.pages.get_mut(&at)?;
         let was_full = header.used == u128::MAX;
-        header.used &= !(1 << ((address - at) / NODE) as u32 % SLOTS);
+        let slot = ((address - at) / NODE) as u32 % SLOTS;
+        header.used &= !(1 << slot);
         if header.used == 0 && (header.is_closed || self.partial.len() > 1) {
             self.pages.remove(&at);
             self.partial.retain(|it| *it != at);

@@ -176,7 +176,7 @@ impl AsFd for Path {
 }
 
 /// A receiver's side of a path. Clones are the same membership; it ends with the last of them and
-/// of what was received by it.
+/// of what was received by it. A process attaches to a path once.
 #[derive(Clone)]
 pub struct Member {
     inner: Arc<Inner>,
@@ -188,6 +188,14 @@ struct Inner {
     number: u64,
     /// By memfds.
     chunks: Option<Chunks>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.chunks.is_none() {
+            raw::leave(self.fd.as_fd());
+        }
+    }
 }
 
 impl fmt::Debug for Member {

@@ -19,6 +19,7 @@ pub mod request {
     pub const FREE: u64 = 0xc040_fb15;
     pub const NOTICES: u64 = 0xc040_fb16;
     pub const SECURE: u64 = 0xc040_fb17;
+    pub const LEAVE: u64 = 0xc040_fb19;
 }
 
 /// The words of a request and of its answer.
@@ -48,6 +49,12 @@ pub fn ask(fd: BorrowedFd<'_>, request: u64, words: &mut Words) -> io::Result<i3
             result => return result,
         }
     }
+}
+
+/// Ends this process's part in a path, also where other processes have copies of its descriptor.
+pub fn leave(fd: BorrowedFd<'_>) {
+    // It fails only where there is nothing to end.
+    let _ = ask(fd, request::LEAVE, &mut [0; 8]);
 }
 
 /// Reads notices, pairs of the first and the end address of pages; returns how many were read.

@@ -69,6 +69,15 @@ enum Source {
     Memfd { chunks: Chunks, limit: usize },
 }
 
+/// The path is over. In a child, which has entered by itself if at all, it fails.
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Source::Device = self.source {
+            raw::leave(self.fd.as_fd());
+        }
+    }
+}
+
 /// How the memory is divided.
 #[derive(Default)]
 struct Division {

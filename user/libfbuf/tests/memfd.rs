@@ -13,7 +13,8 @@ fn main() {
         Some(_) => Backend::Device,
         None => Backend::Memfd,
     };
-    for (name, case) in cases::ALL {
+    let kernel = cases::KERNEL.iter().filter(|_| backend == Backend::Device);
+    for (name, case) in cases::ALL.iter().chain(kernel) {
         if words.is_empty() || words.iter().any(|word| name.contains(word.as_str())) {
             cases::wait(cases::fork(|| case(backend)));
             println!("ok {name}");

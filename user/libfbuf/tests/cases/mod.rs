@@ -4,6 +4,7 @@
 mod aggregates;
 mod channels;
 mod hostile;
+mod kernel;
 
 use std::os::unix::net::UnixStream;
 use std::panic::{self, AssertUnwindSafe};
@@ -13,26 +14,40 @@ use libfbuf::{Backend, Channel, Domain, Mode, Path};
 /// A case: its name, and what it does.
 pub type Case = (&'static str, fn(Backend));
 
-/// All of them.
+/// By either backend.
 pub const ALL: &[Case] = &[
-    ("aggregates: random operations", aggregates::model),
-    ("aggregates: a chain of parts", aggregates::chain),
-    ("aggregates: limits of a path", aggregates::limits),
     (
-        "channels: random aggregates there and back",
+        "libfbuf: random operations on aggregates",
+        aggregates::model,
+    ),
+    ("libfbuf: a chain of parts", aggregates::chain),
+    ("libfbuf: limits of a path", aggregates::limits),
+    (
+        "libfbuf: random aggregates there and back",
         channels::random,
     ),
-    ("channels: freed in any order", channels::order),
-    ("channels: waiting by futex", channels::futex),
-    ("channels: waiting by poll", channels::poll),
-    ("channels: the peer closes", channels::closed),
-    ("channels: the peer is killed", channels::killed),
-    ("channels: children have nothing", channels::children),
-    ("channels: a receiver cannot write", channels::read_only),
-    ("hostile: graphs", hostile::graphs),
-    ("hostile: random graphs", hostile::random_graphs),
-    ("hostile: random rings", hostile::rings),
-    ("hostile: offers", hostile::offers),
+    ("libfbuf: messages freed in any order", channels::order),
+    ("libfbuf: waiting by futex", channels::futex),
+    ("libfbuf: waiting by poll", channels::poll),
+    ("libfbuf: the peer closes", channels::closed),
+    ("libfbuf: the peer is killed", channels::killed),
+    ("libfbuf: children have nothing", channels::children),
+    ("libfbuf: a receiver cannot write", channels::read_only),
+    ("libfbuf: hostile graphs", hostile::graphs),
+    ("libfbuf: hostile random graphs", hostile::random_graphs),
+    ("libfbuf: hostile random rings", hostile::rings),
+    ("libfbuf: hostile offers", hostile::offers),
+];
+
+/// Messages through the kernel, by the device only.
+pub const KERNEL: &[Case] = &[
+    ("libfbuf: messages in each mode", kernel::each_mode),
+    ("libfbuf: a secured message", kernel::secured),
+    ("libfbuf: a receiver secures", kernel::secures),
+    ("libfbuf: a message sent on", kernel::sent_on),
+    ("libfbuf: a message sent twice", kernel::sent_twice),
+    ("libfbuf: a receiver is killed", kernel::receiver_killed),
+    ("libfbuf: the originator ends", kernel::originator_ends),
 ];
 
 /// Repeatable random numbers.
