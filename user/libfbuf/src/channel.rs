@@ -58,8 +58,8 @@ impl Offer {
 /// One end of a channel: a path from here to the peer, and one from the peer to here.
 ///
 /// What is sent is held until the peer has freed it. Dropping the channel ends it: the peer receives
-/// what is left, and then the end; what it has not freed may be written anew
-/// ([`finish`](Channel::finish) waits for that).
+/// what is left, and then the end. What it has not freed by then may be written anew, which
+/// [`finish`](Channel::finish) waits for.
 pub struct Channel {
     shared: Arc<Shared>,
     /// What was sent and not yet freed; the cookie is the place, and how often it was used.
@@ -70,16 +70,8 @@ pub struct Channel {
     noticed: u32,
     spins: u32,
     is_armed: bool,
-    end: Option<End>,
-}
-
-/// Why a channel has ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum End {
-    /// The peer has closed it.
-    Closed,
-    /// The peer is gone, or breaks the rules.
-    Broken(i32),
+    /// The error of a peer that is gone or breaks the rules.
+    broken: Option<i32>,
 }
 
 /// What received messages need to tell that they are free.
@@ -189,7 +181,7 @@ impl Channel {
             noticed: 0,
             spins: 0,
             is_armed: false,
-            end: None,
+            broken: None,
         })
     }
 
@@ -202,8 +194,8 @@ impl Channel {
     /// Sends an aggregate. Waits while 256 messages are not yet freed by the peer.
     ///
     /// # Errors
-    /// `EPIPE` when the peer has closed the channel, `ECONNRESET` when it is gone, `EPROTO` when it
-    /// broke the rules; everything that was sent is then released. `ENOSPC` or `ENOMEM` without
+    /// `EPIPE` when the peer has closed the channel. `ECONNRESET` when it is gone, `EPROTO` when it
+    /// broke the rules: everything that was sent is then released. `ENOSPC` or `ENOMEM` without
     /// memory for the node of an empty aggregate.
     pub fn send(&mut self, aggregate: &Aggregate) -> io::Result<()> {
         loop {
@@ -223,7 +215,7 @@ impl Channel {
     pub fn try_send(&mut self, aggregate: &Aggregate) -> io::Result<()> {
         self.collect()?;
         if self.shared.peer.is_closed() {
-            return Err(self.finished(End::Closed));
+            return Err(error(libc::EPIPE));
         }
         let (aggregate, root) = aggregate.to_send()?;
         let place = self.free.pop().ok_or_else(|| error(libc::EAGAIN))?;
@@ -259,7 +251,7 @@ impl Channel {
     /// # Errors
     /// Those of [`receive`](Channel::receive), and `EAGAIN`.
     pub fn try_receive(&mut self) -> io::Result<Option<Received>> {
-        if let Some(End::Broken(number)) = self.end {
+        if let Some(number) = self.broken {
             return Err(error(number));
         }
         if std::mem::take(&mut self.is_armed) {
@@ -270,12 +262,9 @@ impl Channel {
         // Read first: what was sent before the close is received before the end.
         let is_closed = self.shared.peer.is_closed();
         match self.shared.peer.messages_after(self.received) {
-            0 if is_closed => {
-                self.finished(End::Closed);
-                return Ok(None);
-            }
+            0 if is_closed => return Ok(None),
             0 => return Err(error(libc::EAGAIN)),
-            count if count > SLOTS => return Err(self.finished(End::Broken(libc::EPROTO))),
+            count if count > SLOTS => return Err(self.break_off(libc::EPROTO)),
             _ => {}
         }
         let (root, cookie) = self.shared.peer.read_message(self.received);
@@ -293,17 +282,28 @@ impl Channel {
         self.receive()?.ok_or_else(|| error(libc::EPIPE))
     }
 
-    /// Waits until the peer has freed all that was sent, or is gone.
+    /// Ends the sending, so that the peer receives the end, and waits until the peer has freed all
+    /// that was sent, or is gone.
     ///
     /// # Errors
-    /// Those of [`send`](Channel::send), but not for a peer that has closed the channel.
+    /// `ECONNRESET` when it is gone and had not closed the channel, `EPROTO` when it broke the rules.
     pub fn finish(mut self) -> io::Result<()> {
+        self.shared.own.close();
+        self.shared.wake(waits::MESSAGES | waits::NOTICES);
         loop {
             self.collect()?;
-            if self.free.len() == SLOTS as usize || self.shared.peer.is_closed() {
+            if self.free.len() == SLOTS as usize {
                 return Ok(());
             }
-            self.wait(waits::NOTICES)?;
+            let noticed = self.noticed;
+            if self.sleep(waits::NOTICES, |peer| peer.notices_after(noticed) != 0) {
+                // What it wrote before it ended counts.
+                self.collect()?;
+                return match self.free.len() == SLOTS as usize || self.shared.peer.is_closed() {
+                    true => Ok(()),
+                    false => Err(error(libc::ECONNRESET)),
+                };
+            }
         }
     }
 
@@ -326,14 +326,14 @@ impl Channel {
         self.collect()?;
         let what = waits::MESSAGES;
         if !self.shared.peer.is_closed() && self.shared.is_peer_gone() && !self.is_ready(what) {
-            return Err(self.finished(End::Broken(libc::ECONNRESET)));
+            return Err(self.break_off(libc::ECONNRESET));
         }
         Ok(())
     }
 
     /// Returns the number of messages that the peer has not yet freed, as far as notices were read.
     pub fn in_flight(&self) -> usize {
-        match self.end {
+        match self.broken {
             Some(_) => 0,
             None => SLOTS as usize - self.free.len(),
         }
@@ -341,14 +341,12 @@ impl Channel {
 
     /// Releases what the peer has freed.
     fn collect(&mut self) -> io::Result<()> {
-        match self.end {
-            Some(End::Closed) => return Err(error(libc::EPIPE)),
-            Some(End::Broken(number)) => return Err(error(number)),
-            None => {}
+        if let Some(number) = self.broken {
+            return Err(error(number));
         }
         let count = self.shared.peer.notices_after(self.noticed);
         if count > SLOTS {
-            return Err(self.finished(End::Broken(libc::EPROTO)));
+            return Err(self.break_off(libc::EPROTO));
         }
         for _ in 0..count {
             let cookie = self.shared.peer.read_notice(self.noticed);
@@ -357,7 +355,7 @@ impl Channel {
             let slot = self.in_flight.get_mut(place as usize);
             let slot = slot.filter(|slot| slot.0 == use_of && slot.1.is_some());
             let Some(slot) = slot else {
-                return Err(self.finished(End::Broken(libc::EPROTO)));
+                return Err(self.break_off(libc::EPROTO));
             };
             slot.0 = slot.0.wrapping_add(1);
             slot.1 = None;
@@ -366,16 +364,13 @@ impl Channel {
         Ok(())
     }
 
-    /// Notes the end, and releases all that was sent; returns the error of a send.
-    fn finished(&mut self, end: End) -> io::Error {
-        if self.end.is_none() {
-            self.end = Some(end);
-            self.in_flight.iter_mut().for_each(|slot| slot.1 = None);
+    /// Notes an error that ends the channel, releases all that was sent, and returns the error.
+    fn break_off(&mut self, number: i32) -> io::Error {
+        self.broken = Some(number);
+        for slot in &mut self.in_flight {
+            slot.1 = None;
         }
-        match end {
-            End::Closed => error(libc::EPIPE),
-            End::Broken(number) => error(number),
-        }
+        error(number)
     }
 
     fn is_ready(&self, what: u32) -> bool {
@@ -393,22 +388,26 @@ impl Channel {
             }
             hint::spin_loop();
         }
-        let bell = self.shared.peer.bell();
+        let is_gone = self.sleep(what, |_| self.is_ready(what));
+        match is_gone && !self.is_ready(what) {
+            true => Err(self.break_off(libc::ECONNRESET)),
+            false => Ok(()),
+        }
+    }
+
+    /// Sleeps unless it is ready; returns true if the peer is gone.
+    fn sleep(&self, what: u32, is_ready: impl Fn(&Ring) -> bool) -> bool {
+        let peer = &self.shared.peer;
+        let bell = peer.bell();
         let seen = bell.load(Ordering::Acquire);
         self.shared.own.start_waiting(what);
-        let was_ready = self.is_ready(what);
-        if !was_ready {
+        let mut is_awake = is_ready(peer);
+        if !is_awake {
             raw::futex_wait(bell, seen, LOOK);
+            is_awake = bell.load(Ordering::Acquire) != seen || is_ready(peer);
         }
         self.shared.own.stop_waiting(what);
-        if was_ready || self.is_ready(what) || bell.load(Ordering::Acquire) != seen {
-            return Ok(());
-        }
-        // What it wrote before it ended counts.
-        if self.shared.is_peer_gone() && !self.is_ready(what) {
-            return Err(self.finished(End::Broken(libc::ECONNRESET)));
-        }
-        Ok(())
+        !is_awake && self.shared.is_peer_gone()
     }
 }
 

@@ -16,6 +16,7 @@
 
 mod aggregate;
 mod allocator;
+mod c;
 mod channel;
 mod contents;
 mod memfd;

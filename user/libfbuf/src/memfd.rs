@@ -31,9 +31,16 @@ struct Mapped {
 
 static MAPPED: Mutex<BTreeMap<usize, Mapped>> = Mutex::new(BTreeMap::new());
 
+/// Forgets the places of the parent, of which a child has inherited nothing.
+pub(crate) fn start() {
+    lock(&MAPPED).clear();
+}
+
 /// A path's chunks in this process; its drop leaves zeros in their place.
 #[derive(Debug)]
 pub(crate) struct Chunks {
+    /// The process that has mapped them.
+    process: u32,
     place: usize,
     /// The originator's: the name that keeps the place, and the chunks that are handed out.
     own: Option<(OwnedFd, Mutex<u32>)>,
@@ -150,7 +157,11 @@ fn map(
             mapped.insert(place, Mapped { file: id, users: 1 });
         }
     }
-    Ok(Chunks { place, own: None })
+    Ok(Chunks {
+        process: process::id(),
+        place,
+        own: None,
+    })
 }
 
 impl Chunks {
@@ -181,6 +192,9 @@ fn bits(first: usize, chunks: usize) -> u32 {
 
 impl Drop for Chunks {
     fn drop(&mut self) {
+        if self.process != process::id() {
+            return;
+        }
         let mut mapped = lock(&MAPPED);
         let Some(it) = mapped.get_mut(&self.place) else {
             return;

@@ -24,8 +24,8 @@ pub struct Path {
 /// Notices that are read at once.
 const NOTICES: usize = 64;
 
-/// Notices that may wait until a send reads them.
-const WAITING: u64 = 8;
+/// Pages of which notices may wait until a send reads them.
+const WAITING: u64 = 64;
 
 impl Path {
     /// Makes a path whose originator is this process. It may have at most `limit` chunks of 2 MiB;

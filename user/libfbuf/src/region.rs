@@ -12,6 +12,7 @@ use std::process;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::memfd;
 use crate::raw::{self, error, request};
 
 /// The region's first address.
@@ -82,6 +83,7 @@ impl Domain {
             }
             Backend::Memfd => {
                 if here.is_none() {
+                    memfd::start();
                     empty(REGION_START..REGION_START + REGION_SIZE, 0)?;
                 }
                 Provider::Memfd

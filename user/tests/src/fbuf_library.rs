@@ -34,11 +34,11 @@ macro_rules! numbered {
     };
 }
 
-numbered! { 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 }
+numbered! { 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 }
 
 /// Those that two processes need, by memfds.
 fn by_memfds() -> Outcome {
-    for (name, case) in &ALL[3..10] {
+    for (name, case) in &ALL[3..11] {
         say(&format!("  {name}\n"));
         child(|| {
             case(Backend::Memfd);

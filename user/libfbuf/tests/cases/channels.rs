@@ -2,6 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
 
 use libfbuf::{Backend, Channel, Contents, Domain, Received};
 
@@ -208,6 +209,31 @@ pub fn children(backend: Backend) {
         assert_eq!(unsafe { page.cast::<u8>().read_volatile() }, 0);
     }));
     assert_eq!(fbuf[0], 7);
+}
+
+/// A child of a process that has entered becomes its peer.
+pub fn child_of_domain(backend: Backend) {
+    let (domain, path) = start(backend);
+    let _other = path.copy(b"other").unwrap();
+    let (here, there) = UnixStream::pair().expect("sockets");
+    let mut ends = Some((here, there));
+    let child = fork(|| {
+        let (here, there) = ends.take().expect("ends");
+        drop(here);
+        let (domain, path) = start(backend);
+        let mut channel = Channel::connect(&domain, &path, there.into()).expect("a channel");
+        let message = next(&mut channel);
+        channel.send(&path.forward(&message)).expect("a send");
+        drop(message);
+        channel.finish().expect("all freed");
+    });
+    let (here, there) = ends.take().expect("ends");
+    drop(there);
+    let mut channel = Channel::connect(&domain, &path, here.into()).expect("a channel");
+    let answer = channel.call(&path.copy(b"text").unwrap());
+    assert_eq!(answer.expect("an answer").to_vec(MOST).unwrap(), b"text");
+    drop(channel);
+    wait(child);
 }
 
 /// A receiver's write ends it.

@@ -265,7 +265,7 @@ pub fn receiver_killed(backend: Backend) {
         line.read_exact(&mut [0]).expect("a byte");
         assert_eq!(status_of(child), libc::SIGKILL);
         path.collect().expect("notices");
-        let mut all = path.allocate(CHUNK / 4 * 3).expect("all memory");
+        let mut all = path.allocate(CHUNK / 2).expect("the memory of both");
         all.fill(1);
     }
 }

@@ -32,6 +32,10 @@ pub const ALL: &[Case] = &[
     ("libfbuf: the peer closes", channels::closed),
     ("libfbuf: the peer is killed", channels::killed),
     ("libfbuf: children have nothing", channels::children),
+    (
+        "libfbuf: a child of one who has entered",
+        channels::child_of_domain,
+    ),
     ("libfbuf: a receiver cannot write", channels::read_only),
     ("libfbuf: hostile graphs", hostile::graphs),
     ("libfbuf: hostile random graphs", hostile::random_graphs),
