@@ -81,7 +81,7 @@ fn plain(memory: &Memory, address: u64, above: &mut Vec<u64>, visits: &mut usize
     }
     let end = address.checked_add(NODE_BYTES as u64);
     let range = end.map(|end| address..end);
-    let range = range.filter(|range| address % 8 == 0 && memory.has(range));
+    let range = range.filter(|range| address.is_multiple_of(8) && memory.has(range));
     let range = range.ok_or(WalkError::BadAddress)?;
     match Node::decode(memory.at(range).try_into().unwrap())? {
         Node::Empty => Ok(Vec::new()),

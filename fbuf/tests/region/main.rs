@@ -4,6 +4,7 @@
 //! run or path must be left.
 
 mod model;
+mod races;
 #[path = "../../../vm/tests/support/mod.rs"]
 mod support;
 
@@ -588,4 +589,13 @@ fn domains_against_the_model() {
             against_model(sim::random_u64(), cpus, 600);
         });
     }
+}
+
+/// Several domains at once, each on a CPU of its own, with deaths: no oracle of bytes, but no stale
+/// translation is used, each receiver's message has the sender's bytes, and all comes back.
+#[test]
+fn domains_at_once() {
+    support::check("fbufs at once", 0..60, support::on_cpus(4), || {
+        races::run(sim::random_u64());
+    });
 }
