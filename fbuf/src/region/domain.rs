@@ -11,7 +11,7 @@ use core::{
 
 use abi::{Errno, Result};
 use nucleus::{
-    Prot, VirtRange,
+    PAGE_SIZE, Prot, VirtRange,
     frame::check_not_scarce,
     sync::{OnceArc, Rank, SpinLock},
 };
@@ -22,6 +22,9 @@ use crate::counters::Counter;
 
 /// The most paths that a domain belongs to.
 const MOST_PATHS: usize = 1024;
+
+/// The most attempts to map pages around mappings of the program's own.
+const MOST_PARTS: usize = 128;
 
 /// The name of the region's mappings in `/proc/PID/maps`.
 const LABEL: &str = "[fbuf]";
@@ -146,23 +149,24 @@ impl Domain {
     /// # Errors
     /// `ENOMEM`.
     pub(super) fn map(&self, run: &Arc<Run>, pages: Range<usize>, writable: bool) -> Result<()> {
-        let range = run.addresses(pages.clone());
         let rights = match writable {
             true => Prot::READ | Prot::WRITE,
             false => Prot::READ,
         };
-        let offset = (run.addresses(0..pages.start)).len() as u64;
-        let pager = run.clone();
-        let request = MapRequest {
+        let request = |range: VirtRange| MapRequest {
             max_prot: rights,
-            backing: Backing::Object { pager, offset },
+            backing: Backing::Object {
+                pager: run.clone(),
+                offset: (range.start - run.range().start) as u64,
+            },
             shared: true,
             prot: rights,
             large: LargeAdvice::None,
             ..empty(range)
         };
-        match self.map.map(request) {
-            Ok(_) | Err(MapError::Exists) => Ok(()),
+        let mut attempts = MOST_PARTS;
+        match self.map_around(run.addresses(pages), &request, &mut attempts) {
+            Ok(()) | Err(MapError::Exists) => Ok(()),
             Err(_) => Err(Errno::ENOMEM),
         }
     }
@@ -171,10 +175,41 @@ impl Domain {
     /// where memory is missing for the empty region.
     pub(super) fn unmap(&self, run: &Run, pages: Range<usize>) {
         let range = run.addresses(pages.clone());
-        if self.map.map(empty(range)).is_err() {
+        let mut attempts = MOST_PARTS;
+        if self.map_around(range, &empty, &mut attempts).is_err() {
             self.map.unmap_staying(range);
         }
         Counter::fbuf_revocations.add(pages.len() as u64);
+    }
+
+    /// Maps what `request` says for `range`; in parts where the program has mappings of its own,
+    /// which stay.
+    ///
+    /// # Errors
+    /// [`MapError::Exists`] if there are too many of these; those of [`Map::map`].
+    fn map_around(
+        &self,
+        range: VirtRange,
+        request: &dyn Fn(VirtRange) -> MapRequest,
+        attempts: &mut usize,
+    ) -> core::result::Result<(), MapError> {
+        *attempts = attempts.checked_sub(1).ok_or(MapError::Exists)?;
+        match self.map.map(request(range)) {
+            Ok(_) => Ok(()),
+            Err(MapError::Exists) if range.len() > PAGE_SIZE => {
+                let middle = range.start + range.len() / 2 / PAGE_SIZE * PAGE_SIZE;
+                let parts = [
+                    VirtRange::new(range.start, middle),
+                    VirtRange::new(middle, range.end),
+                ];
+                for part in parts {
+                    self.map_around(part, request, attempts)?;
+                }
+                Ok(())
+            }
+            Err(MapError::Exists) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use super::{
     domain::Domain,
     message::{Extent, Member, Messages},
     run::Run,
-    shares::RunShares,
+    shares::{Readers, RunShares},
     table,
 };
 use crate::dag::Walk;
@@ -281,16 +281,13 @@ impl Path {
     pub(super) fn remove_domain(&self, domain: &Arc<Domain>, unmaps: bool) {
         let mut freed: Vec<Vec<Extent>> = Vec::new();
         let mut state = self.state.lock();
+        let read_all;
         match state.role(domain) {
             Role::Stranger => return,
             Role::Originator => {
                 state.originator = None;
                 domain.count_fetched(core::mem::take(&mut state.notices));
-                if unmaps {
-                    for shares in &state.runs {
-                        domain.unmap(&shares.run, 0..shares.run.pages());
-                    }
-                }
+                read_all = true;
             }
             Role::Receiver(index) => {
                 let bit = 1 << index;
@@ -303,15 +300,15 @@ impl Path {
                 } else {
                     state = self.forget_slowly(state, bit);
                 }
-                if unmaps && self.mode.is_cached() {
-                    for shares in &state.runs {
-                        domain.unmap(&shares.run, 0..shares.run.pages());
-                    }
-                }
+                read_all = self.mode.is_cached();
             }
         }
         for shares in &mut state.runs {
-            shares.forget_domain(domain, unmaps);
+            match unmaps {
+                true if read_all => shares.leave_granted(domain),
+                true => {}
+                false => shares.forget_domain(domain),
+            }
         }
         self.retire_unused(&mut state);
         drop(state);
@@ -432,6 +429,21 @@ impl State {
     /// Returns how many pages the originator is to be told about.
     pub fn notices(&self) -> usize {
         self.notices
+    }
+
+    /// Returns the domains that need no grants for a run, if some have any.
+    pub fn readers(&mut self, mode: Mode, run: &Run) -> Readers {
+        if !self.shares(run).is_some_and(|it| it.has_grants()) {
+            return Readers::default();
+        }
+        let mut readers = Readers::default();
+        let members = self.members.iter().flatten().map(|member| &member.domain);
+        let members = members.filter(|_| mode.is_cached());
+        let all = members.chain(self.originator.as_ref());
+        for (place, domain) in readers.iter_mut().zip(all) {
+            *place = Some(domain.clone());
+        }
+        readers
     }
 
     /// Returns the state of a run.

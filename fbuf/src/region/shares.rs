@@ -7,11 +7,14 @@ use core::ops::Range;
 use abi::{Errno, Result};
 use nucleus::try_filled;
 
-use super::{bits::PageSet, domain::Domain, run::Run};
+use super::{MOST_MEMBERS, bits::PageSet, domain::Domain, run::Run};
 use crate::counters::Counter;
 
 /// The most domains that have been given pages of one run.
 const MOST_GRANTEES: usize = 64;
+
+/// The domains that read all runs of a path: its originator, and receivers if it is cached.
+pub(super) type Readers = [Option<Arc<Domain>>; MOST_MEMBERS + 1];
 
 /// The state of a run. [guarded by the lock of the path]
 pub(super) struct RunShares {
@@ -86,11 +89,17 @@ impl RunShares {
         }
     }
 
-    /// Maps those of `pages` for the domain that it was not given yet.
+    /// Gives the domain those of `pages` that it was not given yet; maps them unless it
+    /// `reads_all` of the path's runs.
     ///
     /// # Errors
     /// `EAGAIN` for too many domains, `ENOMEM`; some pages may have been given then.
-    pub fn grant(&mut self, domain: &Arc<Domain>, pages: Range<usize>) -> Result<()> {
+    pub fn grant(
+        &mut self,
+        domain: &Arc<Domain>,
+        pages: Range<usize>,
+        reads_all: bool,
+    ) -> Result<()> {
         let is_it = |grant: &Grant| Arc::ptr_eq(&grant.domain, domain);
         let at = match self.grants.iter().position(is_it) {
             Some(at) => at,
@@ -111,8 +120,10 @@ impl RunShares {
         let mut rest = pages;
         while let Some(part) = grant.pages.next_range(rest.clone(), false) {
             rest.start = part.end;
-            domain.map(&self.run, part.clone(), false)?;
-            Counter::fbuf_grants.add(part.len() as u64);
+            if !reads_all {
+                domain.map(&self.run, part.clone(), false)?;
+                Counter::fbuf_grants.add(part.len() as u64);
+            }
             grant.pages.set_all(part, true);
         }
         Ok(())
@@ -155,7 +166,7 @@ impl RunShares {
     /// Drops a reference to each page. Pages without one are withdrawn from the domains that were
     /// given them and may be written again; with `notes`, they are noted for the originator.
     /// Returns how many notes are new.
-    pub fn unrefer(&mut self, pages: Range<usize>, notes: bool) -> usize {
+    pub fn unrefer(&mut self, pages: Range<usize>, notes: bool, readers: &Readers) -> usize {
         let mut rest = pages;
         let mut noted = 0;
         while rest.start < rest.end {
@@ -172,14 +183,14 @@ impl RunShares {
             }
             if is_last {
                 self.referenced -= part.len();
-                noted += self.withdraw(part, notes);
+                noted += self.withdraw(part, notes, readers);
             }
         }
         noted
     }
 
     /// Withdraws pages without references.
-    pub fn withdraw(&mut self, pages: Range<usize>, notes: bool) -> usize {
+    fn withdraw(&mut self, pages: Range<usize>, notes: bool, readers: &Readers) -> usize {
         for page in pages.clone() {
             self.run.set_secured(page, false);
         }
@@ -187,7 +198,10 @@ impl RunShares {
             let mut rest = pages.clone();
             while let Some(part) = grant.pages.next_range(rest.clone(), true) {
                 rest.start = part.end;
-                grant.domain.unmap(&self.run, part.clone());
+                let mut readers = readers.iter().flatten();
+                if !readers.any(|reader| Arc::ptr_eq(reader, &grant.domain)) {
+                    grant.domain.unmap(&self.run, part.clone());
+                }
                 grant.pages.set_all(part, false);
             }
         }
@@ -199,7 +213,7 @@ impl RunShares {
     }
 
     /// Withdraws those of `pages` that have no reference, after a message was not sent.
-    pub fn withdraw_unreferenced(&mut self, pages: Range<usize>) {
+    pub fn withdraw_unreferenced(&mut self, pages: Range<usize>, readers: &Readers) {
         let mut rest = pages;
         while rest.start < rest.end {
             let start = rest.start;
@@ -209,26 +223,35 @@ impl RunShares {
             let part = start..end.unwrap_or(rest.end);
             rest.start = part.end;
             if free {
-                self.withdraw(part, false);
+                self.withdraw(part, false, readers);
             }
         }
     }
 
-    /// Withdraws all that the domain was given; without `unmaps`, its address space goes away.
-    pub fn forget_domain(&mut self, domain: &Arc<Domain>, unmaps: bool) {
-        let run = &self.run;
-        self.grants.retain(|grant| {
-            let is_it = Arc::ptr_eq(&grant.domain, domain);
-            let mut rest = 0..run.pages();
-            while is_it
-                && unmaps
-                && let Some(part) = grant.pages.next_range(rest.clone(), true)
-            {
+    /// The address space of a domain goes away.
+    pub fn forget_domain(&mut self, domain: &Arc<Domain>) {
+        self.grants
+            .retain(|grant| !Arc::ptr_eq(&grant.domain, domain));
+    }
+
+    /// A domain that could read all of the run has left the path: it keeps what messages of other
+    /// paths include, as far as memory lasts.
+    pub fn leave_granted(&self, domain: &Arc<Domain>) {
+        domain.unmap(&self.run, 0..self.run.pages());
+        let grants = self.grants.iter();
+        for grant in grants.filter(|it| Arc::ptr_eq(&it.domain, domain)) {
+            let mut rest = 0..self.run.pages();
+            while let Some(part) = grant.pages.next_range(rest.clone(), true) {
                 rest.start = part.end;
-                domain.unmap(run, part);
+                // Without memory it reads as the empty region.
+                let _ = domain.map(&self.run, part, false);
             }
-            !is_it
-        });
+        }
+    }
+
+    /// Whether any domain was given pages.
+    pub fn has_grants(&self) -> bool {
+        !self.grants.is_empty()
     }
 
     /// Takes the first range of pages that the originator is to be told about.

@@ -207,26 +207,34 @@ impl Path {
         if !state.may_read(self, &extent.run, sender, pages()) {
             return Err(Errno::EFAULT);
         }
-        let needs = |domain: &&Arc<Domain>| !self.reads_all(state, domain);
-        let mut given: Receivers = Receivers::default();
-        for (place, domain) in given.iter_mut().zip(receivers) {
-            *place = domain.as_ref().filter(needs).cloned();
-        }
+        let reads_all = |domain: &Option<Arc<Domain>>| {
+            let domain = domain.as_ref();
+            domain.is_some_and(|domain| self.reads_all(state, domain))
+        };
+        let reads_all: [bool; MOST_MEMBERS] = receivers.each_ref().map(reads_all);
         let shares = state.shares(&extent.run).ok_or(Errno::EFAULT)?;
         shares.check_room(pages())?;
         let secured = match self.mode().is_secured() {
             true => shares.secure(pages()),
             false => Ok(()),
         };
-        let mut given = given.iter().flatten();
-        let held = secured.and_then(|()| given.try_for_each(|it| shares.grant(it, pages())));
+        let held = secured.and_then(|()| {
+            let mut given = receivers.iter().zip(reads_all);
+            given.try_for_each(|(domain, reads_all)| match domain {
+                Some(domain) => shares.grant(domain, pages(), reads_all),
+                None => Ok(()),
+            })
+        });
         match held {
             Ok(()) => {
                 shares.refer(pages());
                 Ok(())
             }
             Err(error) => {
-                shares.withdraw_unreferenced(pages());
+                let readers = state.readers(self.mode(), &extent.run);
+                if let Some(shares) = state.shares(&extent.run) {
+                    shares.withdraw_unreferenced(pages(), &readers);
+                }
                 Err(error)
             }
         }
@@ -235,10 +243,11 @@ impl Path {
     /// Drops the references of an extent of this path; with `notes`, tells the originator.
     fn unhold(&self, state: &mut State, extent: &Extent, notes: bool) {
         let notes = notes && state.originator.is_some();
+        let readers = state.readers(self.mode(), &extent.run);
         let Some(shares) = state.shares(&extent.run) else {
             return;
         };
-        let noted = shares.unrefer(extent.pages.clone(), notes);
+        let noted = shares.unrefer(extent.pages.clone(), notes, &readers);
         if noted > 0 {
             self.note(state, noted);
         }
