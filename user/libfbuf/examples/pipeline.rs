@@ -37,7 +37,18 @@ fn main() -> io::Result<()> {
         let from = from_source.try_clone()?;
         let mut source = Channel::connect(&domain, &path, from.into())?;
         let mut sink = Channel::connect(&domain, &path, to_sink.try_clone()?.into())?;
-        while let Some(message) = source.receive()? {
+        loop {
+            let message = match source.try_receive() {
+                Err(why) if why.kind() == io::ErrorKind::WouldBlock => {
+                    // What the sink has freed is freed for the source, too.
+                    Channel::wait_any(&mut [&mut source, &mut sink])?;
+                    continue;
+                }
+                message => message?,
+            };
+            let Some(message) = message else {
+                break;
+            };
             // All but the first line, behind a header.
             let first = libfbuf::lines(&message, 100)
                 .next()

@@ -102,14 +102,19 @@ impl Shared {
         }
     }
 
+    /// Returns what to poll for the peer's messages, if they are to wake by the socket, and its end.
+    fn polled(&self) -> [libc::pollfd; 2] {
+        let socket = libc::POLLIN | libc::POLLRDHUP;
+        [
+            raw::waited(self.socket.as_raw_fd(), socket),
+            raw::waited(self.member.hangup(), 0),
+        ]
+    }
+
     fn is_peer_gone(&self) -> bool {
-        let hangup = libc::POLLHUP | libc::POLLERR;
-        let waited = [
-            (self.socket.as_raw_fd(), libc::POLLRDHUP),
-            (self.member.hangup(), 0),
-        ];
-        let found = raw::poll(waited, 0).unwrap_or([hangup; 2]);
-        found[0] & (libc::POLLRDHUP | hangup) != 0 || found[1] & hangup != 0
+        let mut entries = self.polled();
+        let gone = libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP;
+        raw::poll(&mut entries, 0).is_err() || entries.iter().any(|it| it.revents & gone != 0)
     }
 }
 
@@ -307,9 +312,34 @@ impl Channel {
         }
     }
 
+    /// Waits until one of these channels may have something: a message, notices, or its end, which
+    /// the next call of the channel tells. A process that sends on what it has received waits for
+    /// the channels of both sides: what it holds for one side is freed by notices of the other.
+    ///
+    /// # Errors
+    /// Those of `poll`.
+    pub fn wait_any(channels: &mut [&mut Channel]) -> io::Result<()> {
+        let mut is_ready = false;
+        for channel in &mut *channels {
+            is_ready |= channel.arm();
+        }
+        if !is_ready {
+            let polled = channels.iter().flat_map(|it| it.shared.polled());
+            raw::poll(&mut polled.collect::<Vec<_>>(), -1)?;
+        }
+        for channel in channels {
+            // An error comes again.
+            let _ = channel.check();
+        }
+        Ok(())
+    }
+
     /// Prepares for waiting by `poll` or `epoll` at this channel's [descriptor](Channel::as_fd).
-    /// Returns true if a message, notices or the end are there already.
+    /// Returns true if a message, room to send or the end are there already.
     pub fn arm(&mut self) -> bool {
+        if self.collect().is_err() {
+            return true;
+        }
         raw::clear_doorbell(self.shared.socket.as_fd());
         let what = waits::MESSAGES | waits::NOTICES;
         self.shared.own.start_waiting(what | waits::SOCKET);

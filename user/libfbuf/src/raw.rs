@@ -123,23 +123,23 @@ pub fn futex_wake(word: &AtomicU32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }
 
-/// Waits for events of descriptors for at most so many milliseconds (-1: forever); returns the
-/// events that came for each.
-pub fn poll<const N: usize>(
-    waited: [(RawFd, libc::c_short); N],
-    milliseconds: i32,
-) -> io::Result<[libc::c_short; N]> {
-    let mut entries = waited.map(|(fd, events)| libc::pollfd {
+/// A descriptor and the events that are waited for; `poll` ignores a negative one.
+pub fn waited(fd: RawFd, events: libc::c_short) -> libc::pollfd {
+    libc::pollfd {
         fd,
         events,
         revents: 0,
-    });
-    // SAFETY: the array has `N` entries.
-    let result = unsafe { libc::poll(entries.as_mut_ptr(), N as libc::nfds_t, milliseconds) };
-    match checked(result) {
+    }
+}
+
+/// Waits for events of descriptors for at most so many milliseconds (-1: forever), which come into
+/// the entries. A signal ends it, too.
+pub fn poll(entries: &mut [libc::pollfd], milliseconds: i32) -> io::Result<()> {
+    let len = entries.len() as libc::nfds_t;
+    // SAFETY: the slice has so many entries.
+    match checked(unsafe { libc::poll(entries.as_mut_ptr(), len, milliseconds) }) {
         Err(why) if why.kind() != io::ErrorKind::Interrupted => Err(why),
-        Err(_) => Ok([0; N]),
-        Ok(_) => Ok(entries.map(|entry| entry.revents)),
+        _ => Ok(()),
     }
 }
 

@@ -30,6 +30,8 @@ macro_rules! numbered {
         pub const TESTS: &[Test] = &[
             $(by_device::<$number>(),)*
             ("libfbuf: memfds", by_memfds),
+            ("libfbuf: the examples", examples),
+            ("libfbuf: the example for C", example_for_c),
         ];
     };
 }
@@ -45,5 +47,23 @@ fn by_memfds() -> Outcome {
             Ok(())
         })?;
     }
+    Ok(())
+}
+
+fn examples() -> Outcome {
+    for name in ["echo", "fan-out", "pipeline"] {
+        let status = Command::new(format!("/tests/fbuf-{name}")).status()?;
+        ensure!(status.success(), "{name}: {status}");
+    }
+    Ok(())
+}
+
+unsafe extern "C" {
+    /// `user/libfbuf/examples/echo.c`.
+    safe fn echo_example() -> c_int;
+}
+
+fn example_for_c() -> Outcome {
+    equal!(echo_example(), 0);
     Ok(())
 }

@@ -252,7 +252,7 @@ pub fn receiver_killed(backend: Backend) {
         let (_domain, path) = originate(backend, mode, 1);
         let (child, mut line) = receiver(backend, &path, |_, member, mut line| {
             let _message = member.receive().expect("a message").expect("no end");
-            line.write_all(b"r").expect("a byte");
+            line.read_exact(&mut [0]).expect("a byte");
             // SAFETY: ends this process.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         });
@@ -262,7 +262,7 @@ pub fn receiver_killed(backend: Backend) {
             let message = Aggregate::new(fbuf, CHUNK / 4).expect("a node");
             path.send(0, &message).expect("a send");
         }
-        line.read_exact(&mut [0]).expect("a byte");
+        line.write_all(b"g").expect("a byte");
         assert_eq!(status_of(child), libc::SIGKILL);
         path.collect().expect("notices");
         let mut all = path.allocate(CHUNK / 2).expect("the memory of both");
