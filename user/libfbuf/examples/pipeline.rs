@@ -1,5 +1,5 @@
-//! Data goes from a source through a filter to a sink, three processes. The filter cuts lines out and
-//! puts a header before them; the sink reads the bytes where the source wrote them.
+//! Data goes from a source through a filter to a sink, three processes. The filter cuts lines out
+//! and puts a header before them; the sink reads the bytes where the source wrote them.
 //!
 //! The source's path has two receivers: the filter has its descriptor by the channel, the sink
 //! inherits it.

@@ -57,9 +57,9 @@ impl Offer {
 
 /// One end of a channel: a path from here to the peer, and one from the peer to here.
 ///
-/// What is sent is held until the peer has freed it. Dropping the channel ends it: the peer receives
-/// what is left, and then the end. What it has not freed by then may be written anew, which
-/// [`finish`](Channel::finish) waits for.
+/// What is sent is held until the peer has freed it. Dropping the channel ends it: the peer
+/// receives what is left, and then the end. What it has not freed by then may be written anew,
+/// which [`finish`](Channel::finish) waits for.
 pub struct Channel {
     shared: Arc<Shared>,
     /// What was sent and not yet freed; the cookie is the place, and how often it was used.
@@ -102,7 +102,8 @@ impl Shared {
         }
     }
 
-    /// Returns what to poll for the peer's messages, if they are to wake by the socket, and its end.
+    /// Returns what to poll for the peer's messages, if they are to wake by the socket, and its
+    /// end.
     fn polled(&self) -> [libc::pollfd; 2] {
         let socket = libc::POLLIN | libc::POLLRDHUP;
         [
@@ -140,8 +141,8 @@ impl Channel {
     /// peer's end, in this process and in children.
     ///
     /// # Errors
-    /// Those of the socket, of allocating the ring, and of attaching the peer's path; `EPROTO` for a
-    /// peer that does not speak this protocol.
+    /// Those of the socket, of allocating the ring, and of attaching the peer's path; `EPROTO` for
+    /// a peer that does not speak this protocol.
     pub fn connect(domain: &Domain, path: &Path, socket: OwnedFd) -> io::Result<Channel> {
         let (ring, own) = Channel::make_ring(path)?;
         Offer::send(socket.as_fd(), path, ring.start() as u64, SLOTS.into())?;
@@ -238,7 +239,8 @@ impl Channel {
     ///
     /// # Errors
     /// `ECONNRESET` when the peer is gone, `EPROTO` when it broke the rules. `EFAULT`, `ELOOP`,
-    /// `E2BIG` or `EINVAL` for a message that is no aggregate: it is freed, and the channel goes on.
+    /// `E2BIG` or `EINVAL` for a message that is no aggregate: it is freed, and the channel goes
+    /// on.
     pub fn receive(&mut self) -> io::Result<Option<Received>> {
         loop {
             match self.try_receive() {
@@ -250,8 +252,8 @@ impl Channel {
         }
     }
 
-    /// Receives a message, or fails with `EAGAIN` instead of waiting. Does not look whether the peer
-    /// is gone: after its socket said so, [`receive`](Channel::receive) does.
+    /// Receives a message, or fails with `EAGAIN` instead of waiting. Does not look whether the
+    /// peer is gone: after its socket said so, [`receive`](Channel::receive) does.
     ///
     /// # Errors
     /// Those of [`receive`](Channel::receive), and `EAGAIN`.
@@ -281,7 +283,8 @@ impl Channel {
     /// Sends a request, and receives the answer.
     ///
     /// # Errors
-    /// Those of [`send`](Channel::send) and [`receive`](Channel::receive); `EPIPE` without an answer.
+    /// Those of [`send`](Channel::send) and [`receive`](Channel::receive); `EPIPE` without an
+    /// answer.
     pub fn call(&mut self, request: &Aggregate) -> io::Result<Received> {
         self.send(request)?;
         self.receive()?.ok_or_else(|| error(libc::EPIPE))
@@ -291,7 +294,8 @@ impl Channel {
     /// that was sent, or is gone.
     ///
     /// # Errors
-    /// `ECONNRESET` when it is gone and had not closed the channel, `EPROTO` when it broke the rules.
+    /// `ECONNRESET` when it is gone and had not closed the channel, `EPROTO` when it broke the
+    /// rules.
     pub fn finish(mut self) -> io::Result<()> {
         self.shared.own.close();
         self.shared.wake(waits::MESSAGES | waits::NOTICES);

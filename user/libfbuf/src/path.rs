@@ -13,8 +13,8 @@ use crate::region::{Domain, PAGE, Provider, lock};
 use crate::sent::Sent;
 use crate::space::{Fbuf, Mode, Space};
 
-/// The originator's side of a path: it allocates fbufs and sends. Clones are the same path. Once the
-/// last is dropped, nothing holds what was sent; the path ends with the last of its fbufs.
+/// The originator's side of a path: it allocates fbufs and sends. Clones are the same path. Once
+/// the last is dropped, nothing holds what was sent; the path ends with the last of its fbufs.
 #[derive(Clone, Debug)]
 pub struct Path {
     space: Space,
@@ -32,8 +32,8 @@ impl Path {
     /// 0: the default, 32.
     ///
     /// # Errors
-    /// Those of the kernel: `EMFILE`, `ENOMEM`, `EINVAL` for a limit that is too large. `EOPNOTSUPP`
-    /// for an uncached or secured path by memfds.
+    /// Those of the kernel: `EMFILE`, `ENOMEM`, `EINVAL` for a limit that is too large.
+    /// `EOPNOTSUPP` for an uncached or secured path by memfds.
     pub fn new(domain: &Domain, mode: Mode, limit: usize) -> io::Result<Path> {
         Path::with(domain, mode.bits(), limit)
     }
@@ -58,8 +58,8 @@ impl Path {
         self.space.mode()
     }
 
-    /// Returns an fbuf of at least `len` bytes, rounded up to pages; its contents are zeros or those
-    /// of an earlier fbuf of this path. Freed fbufs of the same size come first, with their
+    /// Returns an fbuf of at least `len` bytes, rounded up to pages; its contents are zeros or
+    /// those of an earlier fbuf of this path. Freed fbufs of the same size come first, with their
     /// mappings.
     ///
     /// # Errors
@@ -81,8 +81,8 @@ impl Path {
         self.with_notices(|| Aggregate::copied(&self.space, bytes))
     }
 
-    /// Returns a received message as an aggregate, without copying it: it can be sent on, joined and
-    /// cut. The next receiver must be able to read the fbufs of the first sender: by a message
+    /// Returns a received message as an aggregate, without copying it: it can be sent on, joined
+    /// and cut. The next receiver must be able to read the fbufs of the first sender: by a message
     /// through the kernel, or as a member of its path.
     pub fn forward(&self, message: &Received) -> Aggregate {
         Aggregate::received(&self.space, message)
@@ -107,9 +107,9 @@ impl Path {
         self.space.trim();
     }
 
-    /// Sends through the kernel to one member, or to all (0); returns the message's id. The aggregate
-    /// is held until all receivers have freed it, and notices of that were read, which later sends
-    /// do. This needs the device.
+    /// Sends through the kernel to one member, or to all (0); returns the message's id. The
+    /// aggregate is held until all receivers have freed it, and notices of that were read, which
+    /// later sends do. This needs the device.
     ///
     /// # Errors
     /// `EAGAIN` when a receiver's queue is full and the descriptor does not block; `EPIPE` without
@@ -211,8 +211,8 @@ impl Member {
     /// Joins the path of a descriptor as a receiver: its fbufs can be read here.
     ///
     /// # Errors
-    /// `EINVAL` or `ENOTTY` for a descriptor that is no path's, `EPIPE` when the originator is gone,
-    /// `EPERM` for a path with 15 members or one of this process.
+    /// `EINVAL` or `ENOTTY` for a descriptor that is no path's, `EPIPE` when the originator is
+    /// gone, `EPERM` for a path of this process, `ENOSPC` for a path with 15 receivers.
     pub fn attach(domain: &Domain, fd: OwnedFd) -> io::Result<Member> {
         let (bits, number, chunks) = match domain.provider {
             Provider::Device(_) => {
@@ -245,7 +245,8 @@ impl Member {
         self.inner.number
     }
 
-    /// Returns the descriptor to poll for the originator's end; -1, which `poll` ignores, by memfds.
+    /// Returns the descriptor to poll for the originator's end; -1, which `poll` ignores, by
+    /// memfds.
     pub(crate) fn hangup(&self) -> RawFd {
         match self.inner.chunks {
             None => self.inner.fd.as_raw_fd(),

@@ -143,8 +143,8 @@ pub fn poll(entries: &mut [libc::pollfd], milliseconds: i32) -> io::Result<()> {
     }
 }
 
-/// Sends a byte by a socket, which wakes those that poll its other end. Never blocks: where there is
-/// no room, the other end is readable already.
+/// Sends a byte by a socket, which wakes those that poll its other end. Never blocks: where there
+/// is no room, the other end is readable already.
 pub fn ring_doorbell(socket: BorrowedFd<'_>) {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     let byte = 1u8;
@@ -204,8 +204,8 @@ pub fn send_descriptor(
     }
 }
 
-/// Receives what [`send_descriptor`] sent: so many bytes, and a descriptor. `EPIPE` when the other end
-/// is closed, `EPROTO` for anything else.
+/// Receives what [`send_descriptor`] sent: so many bytes, and a descriptor. `EPIPE` when the other
+/// end is closed, `EPROTO` for anything else.
 pub fn receive_descriptor(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<OwnedFd> {
     let mut control = Control([0; 64]);
     let mut part = libc::iovec {

@@ -90,8 +90,8 @@ impl Sent {
         message.take()
     }
 
-    /// Takes notice that no message includes these pages; returns messages that nobody has any more,
-    /// to be dropped outside the lock.
+    /// Takes notice that no message includes these pages; returns messages that nobody has any
+    /// more, to be dropped outside the lock.
     pub(crate) fn take_notice(&mut self, pages: Range<usize>) -> Vec<impl Drop + use<>> {
         let mut gone = Vec::new();
         for page in pages.step_by(PAGE) {
