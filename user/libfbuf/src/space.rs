@@ -134,16 +134,18 @@ impl Space {
         let (fd, bits, source) = match &domain.provider {
             Provider::Device(device) => {
                 let mut words = [0; 8];
-                words[0] = bits;
-                words[1] = limit as u64;
+                let bits = match bits {
+                    // The kernel tells its default to those who enter.
+                    Mode::DEFAULT => {
+                        raw::ask(device.as_fd(), request::ENTER, &mut words)?;
+                        words[5]
+                    }
+                    bits => bits,
+                };
+                words[..2].copy_from_slice(&[bits, limit as u64]);
                 let fd = raw::ask(device.as_fd(), request::PATH, &mut words)?;
                 // SAFETY: the kernel has just made it, and nothing else owns it.
                 let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-                // The kernel tells the mode that it chose.
-                let bits = match bits {
-                    Mode::DEFAULT => words[0],
-                    bits => bits,
-                };
                 (fd, bits, Source::Device)
             }
             Provider::Memfd => {
