@@ -13,6 +13,8 @@ nucleus::counters! {
     fbuf_grants,
     /// Pages of fbufs that were unmapped from a domain.
     fbuf_revocations,
+    /// Pages of fbufs whose contents the originator has dropped.
+    fbuf_pages_dropped,
     /// Pages of fbufs that the originator lost the right to write.
     fbuf_secured,
 }

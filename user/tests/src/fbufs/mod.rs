@@ -17,6 +17,7 @@ pub const TESTS: &[Test] = &[
     ("fbufs: secured pages are not written", secured),
     ("fbufs: bytes in queues do not change", bytes_stay),
     ("fbufs: the default mode", default_mode),
+    ("fbufs: calls with an answer", calls),
 ];
 
 /// A line between two processes, each message one byte.
@@ -550,6 +551,76 @@ fn default_mode() -> Outcome {
             .and_then(|line| line.strip_prefix("mode "));
         fs::write("/proc/causeway/fbuf", first.ok_or("no mode")?)?;
         attached?;
+    }
+    Ok(())
+}
+
+/// A request and its answer in one call each, an end of the server, and a signal.
+fn calls() -> Outcome {
+    for mode in ALL_MODES {
+        let there = Path::new(mode)?;
+        let chunk = there.grow(1)?;
+        let (front, back) = socket_pair(SOCK_STREAM)?.into();
+        let (ours, theirs) = Line::pair()?;
+        let server = spawn(|| {
+            there.join()?;
+            let answers = Path::new(mode)?;
+            let node = answers.grow(1)?;
+            send_path(&front, &answers)?;
+            theirs.hear()?;
+            for round in 1..=50u8 {
+                let request = there.receive()?;
+                check_leaf(request.root, LEN, round)?;
+                there.free(request.id)?;
+                prepare(node, round + 100);
+                answers.send(node)?;
+                equal!(there.notices(), Err(EPERM));
+                // Of this round as well, if the caller has freed it already.
+                ensure!(answers.notices()?.len() <= 1);
+            }
+            // One that it does not answer.
+            there.receive()?;
+            theirs.tell()?;
+            sleep_forever()
+        })?;
+        let answers = take_path(&back)?;
+        equal!(answers.attach()?[3], 1);
+        equal!(there.call(chunk, &there), Err(EPERM));
+        ours.tell()?;
+        for round in 1..=50u8 {
+            prepare(chunk, round);
+            let answer = there.call(chunk, &answers)?;
+            equal!(answer.bytes, LEN as u64);
+            // The request is free again.
+            equal!(answer.notices, 4);
+            equal!(there.notices()?, [pages_of(chunk)]);
+            check_leaf(answer.root, LEN, round + 100)?;
+            answers.free(answer.id)?;
+        }
+        prepare(chunk, 1);
+        if mode % 2 == 0 {
+            extern "C" fn nothing(_: c_int, _: *mut siginfo_t, _: *mut c_void) {}
+            handle(SIGUSR1, nothing, SA_RESTART)?;
+            let own = call!(getpid());
+            let other = spawn(|| {
+                ours.hear()?;
+                await_sleep(own)?;
+                call!(kill(own, SIGUSR1));
+                Ok(())
+            })?;
+            equal!(there.call(chunk, &answers), Err(EINTR));
+            wait_ok(other)?;
+            kill_child(server)?;
+        } else {
+            let killer = spawn(|| {
+                ours.hear()?;
+                call!(kill(server, SIGKILL));
+                Ok(())
+            })?;
+            equal!(there.call(chunk, &answers), Err(EPIPE));
+            wait_ok(killer)?;
+            wait(server)?;
+        }
     }
     Ok(())
 }

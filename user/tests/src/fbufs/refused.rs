@@ -81,6 +81,7 @@ fn empty_region() -> Outcome {
         let receiver = Receiver::start(&path, |path, line| {
             let is_cached = mode & UNCACHED == 0;
             ensure!(is_empty(chunk as usize) != is_cached, "{mode}");
+            line.tell()?;
             let message = path.receive()?;
             check_leaf(message.root, LEN, 7)?;
             // The message reaches no more.
@@ -89,6 +90,7 @@ fn empty_region() -> Outcome {
             ensure!(is_empty(chunk as usize) != is_cached, "{mode}");
             line.tell()
         })?;
+        receiver.line.hear()?;
         path.send(chunk)?;
         receiver.line.hear()?;
         receiver.end()?;
