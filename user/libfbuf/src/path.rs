@@ -137,6 +137,61 @@ impl Path {
         Ok(words[0])
     }
 
+    /// Sends through the kernel, and receives the next message of `answers`, a path from the
+    /// receiver to here: one system call, and one switch. Other threads wait to send on this path.
+    /// `None` when the originator of `answers` is gone.
+    ///
+    /// # Errors
+    /// Those of [`send`](Path::send) and [`Member::receive`].
+    pub fn call(
+        &self,
+        member: u64,
+        request: &Aggregate,
+        answers: &Member,
+    ) -> io::Result<Option<Message>> {
+        if !self.space.is_by_device() {
+            return Err(error(libc::EOPNOTSUPP));
+        }
+        let (aggregate, root) = request.to_send()?;
+        aggregate.pages(&self.space, |_| {})?;
+        let answered = {
+            let mut sent = lock(&self.sent);
+            let mut words = [
+                member,
+                root,
+                answers.as_fd().as_raw_fd() as u64,
+                0,
+                0,
+                0,
+                0,
+                0,
+            ];
+            let result = raw::ask_once(self.as_fd(), request::CALL, &mut words);
+            match result.map_err(|why| why.raw_os_error().unwrap_or(-1)) {
+                Ok(_) => {
+                    sent.hold(&self.space, aggregate)?;
+                    Some(words)
+                }
+                // A signal came after the request was sent.
+                Err(libc::EINTR) => {
+                    sent.hold(&self.space, aggregate)?;
+                    None
+                }
+                Err(number) => return Err(error(number)),
+            }
+        };
+        match answered {
+            Some(words) => {
+                // Notices of all paths of this process: a hint.
+                if words[4] >= WAITING {
+                    self.collect()?;
+                }
+                answers.message(words).map(Some)
+            }
+            None => answers.receive(),
+        }
+    }
+
     /// Reads the notices that are waiting, and drops what they tell of; returns the number of
     /// notices. There is no need to call this: sending and allocating do.
     ///
@@ -269,16 +324,21 @@ impl Member {
             Err(why) if why.raw_os_error() == Some(libc::EPIPE) => return Ok(None),
             result => result?,
         };
+        self.message(words).map(Some)
+    }
+
+    /// Returns the message of a receipt's answer.
+    fn message(&self, words: raw::Words) -> io::Result<Message> {
         let [root, id, sender, ..] = words;
         let held = Hold {
             member: self.clone(),
             id,
         };
-        Ok(Some(Message {
+        Ok(Message {
             received: Received::read(root, Box::new(held))?,
             member: self.clone(),
             sender,
-        }))
+        })
     }
 }
 

@@ -19,6 +19,7 @@ pub mod request {
     pub const FREE: u64 = 0xc040_fb15;
     pub const NOTICES: u64 = 0xc040_fb16;
     pub const SECURE: u64 = 0xc040_fb17;
+    pub const CALL: u64 = 0xc040_fb18;
     pub const LEAVE: u64 = 0xc040_fb19;
 }
 
@@ -41,14 +42,18 @@ pub fn checked<T: PartialEq + From<i8>>(result: T) -> io::Result<T> {
 /// Makes a request whose answer is words only. Interrupted requests are made again.
 pub fn ask(fd: BorrowedFd<'_>, request: u64, words: &mut Words) -> io::Result<i32> {
     loop {
-        // SAFETY: the requests read and write these eight words. `NOTICES` is the exception, which
-        // `notices` makes.
-        let result = unsafe { libc::ioctl(fd.as_raw_fd(), request as _, words.as_mut_ptr()) };
-        match checked(result) {
+        match ask_once(fd, request, words) {
             Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
             result => return result,
         }
     }
+}
+
+/// Makes a request, which a signal interrupts.
+pub fn ask_once(fd: BorrowedFd<'_>, request: u64, words: &mut Words) -> io::Result<i32> {
+    // SAFETY: the requests read and write these eight words. `NOTICES` is the exception, which
+    // `notices` makes.
+    checked(unsafe { libc::ioctl(fd.as_raw_fd(), request as _, words.as_mut_ptr()) })
 }
 
 /// Ends this process's part in a path, also where other processes have copies of its descriptor.

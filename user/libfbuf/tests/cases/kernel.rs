@@ -296,3 +296,35 @@ pub fn originator_ends(backend: Backend) {
     drop(one);
     assert_eq!(two.contents().to_vec(MOST).expect("bytes"), b"two");
 }
+
+/// Requests and answers, each by one system call.
+pub fn called(backend: Backend) {
+    for mode in MODES {
+        let (domain, path) = originate(backend, mode, 1);
+        let (child, line) = receiver(backend, &path, |domain, member, line| {
+            let own = Path::new(&domain, mode, 1).expect("a path");
+            libfbuf::send_path(line.as_fd(), &own).expect("a descriptor");
+            (&line).read_exact(&mut [0]).expect("a byte");
+            while let Some(request) = member.receive().expect("a message") {
+                let bytes = request.contents().to_vec(MOST).expect("bytes");
+                drop(request);
+                own.send(0, &own.copy(&bytes).expect("memory"))
+                    .expect("a send");
+            }
+        });
+        let fd = libfbuf::receive_path(line.as_fd()).expect("a descriptor");
+        let answers = Member::attach(&domain, fd).expect("a membership");
+        (&line).write_all(b"g").expect("a byte");
+        let mut draws = Draws(4);
+        for _ in 0..200 {
+            let len = draws.below(20_000);
+            let bytes = draws.bytes(len);
+            let request = path.copy(&bytes).expect("memory");
+            let answer = path.call(0, &request, &answers).expect("an answer");
+            let answer = answer.expect("no end").contents().to_vec(MOST);
+            assert_eq!(answer.expect("bytes"), bytes, "{mode:?}");
+        }
+        drop(path);
+        wait(child);
+    }
+}
