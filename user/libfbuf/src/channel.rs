@@ -437,7 +437,10 @@ impl Channel {
         self.shared.own.start_waiting(what);
         let mut is_awake = is_ready(peer);
         if !is_awake {
-            raw::futex_wait(bell, seen, LOOK);
+            if !raw::futex_wait(bell, seen, LOOK) {
+                // An error of `poll` comes again when the peer is looked for.
+                let _ = raw::poll(&mut self.shared.polled(), LOOK.as_millis() as i32);
+            }
             is_awake = bell.load(Ordering::Acquire) != seen || is_ready(peer);
         }
         self.shared.own.stop_waiting(what);

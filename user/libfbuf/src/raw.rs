@@ -105,13 +105,14 @@ pub unsafe fn map(
 }
 
 /// Sleeps while the word, which other processes may write, has this value. Wakes spuriously, too.
-pub fn futex_wait(word: &AtomicU32, value: u32, most: Duration) {
+/// Returns false if nobody can sleep there: a peer told an address where there is no chunk.
+pub fn futex_wait(word: &AtomicU32, value: u32, most: Duration) -> bool {
     let most = libc::timespec {
         tv_sec: most.as_secs() as libc::time_t,
         tv_nsec: libc::c_long::from(most.subsec_nanos()),
     };
     // SAFETY: the word and the time live across the call, which writes neither.
-    unsafe {
+    let result = checked(unsafe {
         libc::syscall(
             libc::SYS_futex,
             word.as_ptr(),
@@ -119,7 +120,9 @@ pub fn futex_wait(word: &AtomicU32, value: u32, most: Duration) {
             value,
             &raw const most,
         )
-    };
+    });
+    let number = result.err().and_then(|why| why.raw_os_error());
+    number.is_none_or(|it| [libc::EAGAIN, libc::ETIMEDOUT, libc::EINTR].contains(&it))
 }
 
 /// Wakes all waiters of a word in every process.

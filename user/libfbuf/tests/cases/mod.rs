@@ -41,6 +41,7 @@ pub const ALL: &[Case] = &[
     ("libfbuf: hostile random graphs", hostile::random_graphs),
     ("libfbuf: hostile random rings", hostile::rings),
     ("libfbuf: hostile offers", hostile::offers),
+    ("libfbuf: a ring where there is no chunk", hostile::no_ring),
 ];
 
 /// Messages through the kernel, by the device only.
