@@ -9,6 +9,8 @@ nucleus::counters! {
     bytes_put,
     /// Messages that were sent on fbuf paths.
     fbuf_messages,
+    /// Bytes of data that these messages reached, which nobody copied.
+    fbuf_bytes_passed,
     /// Pages of fbufs that were mapped for a receiver because a message includes them.
     fbuf_grants,
     /// Pages of fbufs that were unmapped from a domain.

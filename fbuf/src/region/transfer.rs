@@ -177,6 +177,7 @@ impl Path {
                 let notices = state.notices();
                 drop(state);
                 Counter::fbuf_messages.add(1);
+                Counter::fbuf_bytes_passed.add(walk.bytes);
                 for index in (0..MOST_MEMBERS).filter(|index| bits >> index & 1 != 0) {
                     self.queue(Role::Receiver(index)).wake_shared(false);
                 }

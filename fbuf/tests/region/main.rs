@@ -11,15 +11,17 @@ mod support;
 use std::collections::BTreeSet;
 
 use abi::Errno;
-use fbuf::region::{CHUNK, Mode, Path, REGION_SIZE, REGION_START, Received, statuses};
+use fbuf::region::{CHUNK, Domain, Mode, Path, REGION_SIZE, REGION_START, Received, statuses};
 use model::{Message, Model, ModelPath, Page, Space, Who, address};
 use nucleus::{
     PAGE_SIZE, VirtAddr, VirtRange,
     frame::{self, Owned},
-    sim, task,
+    sim,
+    sync::OnceArc,
+    task,
 };
 use support::Numbers;
-use vm::{Advice, Lock, swap};
+use vm::{Advice, Layout, Limits, Lock, Map, Randomness, swap};
 
 /// Pages of a run that are used, from its start and around the end of its first page table.
 const USED: u64 = 12;
@@ -702,5 +704,16 @@ fn domains_without_memory() {
 fn domains_at_once() {
     support::check("fbufs at once", 0..60, support::on_cpus(4), || {
         races::run(sim::random_u64());
+    });
+}
+
+/// A space of 32 bits has no room for the region.
+#[test]
+fn narrow_spaces_are_refused() {
+    support::once("narrow", || {
+        let layout = Layout::for_32_bits(8 << 20, Randomness::Everything);
+        let map = Map::with_layout(Limits::NONE, layout).expect("memory");
+        let entered = Domain::enter(&map, 1, &OnceArc::new());
+        assert_eq!(entered.err(), Some(Errno::EINVAL));
     });
 }

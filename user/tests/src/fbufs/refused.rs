@@ -416,6 +416,11 @@ fn memory_calls() -> Outcome {
         unmap(elsewhere, CHUNK)?;
         call!(mlock(page, PAGE));
         call!(munlock(page, PAGE));
+        // The region is not meant by all memory.
+        call!(mlockall(MCL_CURRENT | MCL_FUTURE));
+        let other = path.grow(1)?;
+        call!(munlockall());
+        path.shrink(other)?;
         call!(madvise(page, PAGE, MADV_DONTNEED));
         let receiver = Receiver::start(&path, |path, line| {
             let message = path.receive()?;
