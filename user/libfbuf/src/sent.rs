@@ -30,38 +30,39 @@ struct Held {
 }
 
 impl Sent {
-    /// Holds an aggregate that is about to be sent; returns its place.
+    /// Holds an aggregate that is about to be sent.
     ///
     /// # Errors
     /// `EXDEV` if it reaches another path of this process.
-    pub(crate) fn hold(&mut self, space: &Space, aggregate: Aggregate) -> io::Result<usize> {
-        let mut pages = Vec::new();
-        aggregate.pages(space, |page| {
-            if pages.last() != Some(&page) {
-                pages.push(page);
+    pub(crate) fn hold(&mut self, space: &Space, aggregate: Aggregate) -> io::Result<()> {
+        let mut ranges: Vec<Range<usize>> = Vec::new();
+        aggregate.pages(space, |range| match ranges.last_mut() {
+            Some(last) if last.contains(&range.start) || last.end == range.start => {
+                last.end = last.end.max(range.end);
             }
+            _ => ranges.push(range),
         })?;
         let place = self.free.pop().unwrap_or_else(|| {
             self.messages.push(None);
             self.messages.len() - 1
         });
+        let mark = place as u32 + 1;
         let mut held = Held {
             aggregate,
             earlier: Vec::new(),
             pages: 0,
         };
-        for &page in &pages {
-            let before = mem::replace(self.holder(page), place as u32 + 1) as usize;
-            if before == place + 1 {
-                continue;
-            }
-            held.pages += 1;
-            if let Some(earlier) = before.checked_sub(1).and_then(|it| self.leave(it)) {
-                held.earlier.push(earlier);
-            }
+        for range in &ranges {
+            self.each(range.clone(), |holder, messages, free| {
+                let before = mem::replace(holder, mark);
+                if before != mark {
+                    held.pages += 1;
+                    held.earlier.extend(leave(messages, free, before));
+                }
+            });
         }
         if space.mode().is_secured {
-            space.close_headers(pages.into_iter());
+            space.close_headers(ranges.into_iter().flat_map(|it| it.step_by(PAGE)));
         }
         if held.pages == 0 {
             // All of it is others': the kernel keeps it.
@@ -69,40 +70,51 @@ impl Sent {
         } else {
             self.messages[place] = Some(held);
         }
-        Ok(place)
-    }
-
-    fn holder(&mut self, page: usize) -> &mut u32 {
-        let chunk = self.holders.entry(page / CHUNK);
-        let chunk = chunk.or_insert_with(|| Box::new([0; CHUNK / PAGE]));
-        &mut chunk[page % CHUNK / PAGE]
-    }
-
-    /// Takes a page from a message; returns the message if that was the last.
-    fn leave(&mut self, place: usize) -> Option<Held> {
-        let message = self.messages.get_mut(place)?;
-        let held = message.as_mut()?;
-        held.pages -= 1;
-        if held.pages > 0 {
-            return None;
-        }
-        self.free.push(place);
-        message.take()
+        Ok(())
     }
 
     /// Takes notice that no message includes these pages; returns messages that nobody has any
     /// more, to be dropped outside the lock.
     pub(crate) fn take_notice(&mut self, pages: Range<usize>) -> Vec<impl Drop + use<>> {
         let mut gone = Vec::new();
-        for page in pages.step_by(PAGE) {
-            if let Some(chunk) = self.holders.get_mut(&(page / CHUNK)) {
-                let before = mem::take(&mut chunk[page % CHUNK / PAGE]) as usize;
-                let before = before.checked_sub(1);
-                gone.extend(before.and_then(|it| self.leave(it)));
-            }
-        }
+        self.each(pages, |holder, messages, free| {
+            gone.extend(leave(messages, free, mem::take(holder)));
+        });
         gone.into_iter().map(Some).map(Gone).collect()
     }
+
+    /// Calls `each` with the holder of every page of a range, and with the messages.
+    fn each(
+        &mut self,
+        pages: Range<usize>,
+        mut each: impl FnMut(&mut u32, &mut [Option<Held>], &mut Vec<usize>),
+    ) {
+        let mut start = pages.start;
+        while start < pages.end {
+            let end = pages.end.min((start / CHUNK + 1) * CHUNK);
+            let chunk = self.holders.entry(start / CHUNK);
+            let chunk = chunk.or_insert_with(|| Box::new([0; CHUNK / PAGE]));
+            let first = start % CHUNK / PAGE;
+            let count = (end - start).div_ceil(PAGE);
+            for holder in chunk.iter_mut().skip(first).take(count) {
+                each(holder, &mut self.messages, &mut self.free);
+            }
+            start = end;
+        }
+    }
+}
+
+/// Takes a page from its holder; returns the message if that was its last.
+fn leave(messages: &mut [Option<Held>], free: &mut Vec<usize>, holder: u32) -> Option<Held> {
+    let place = (holder as usize).checked_sub(1)?;
+    let message = messages.get_mut(place)?;
+    let held = message.as_mut()?;
+    held.pages -= 1;
+    if held.pages > 0 {
+        return None;
+    }
+    free.push(place);
+    message.take()
 }
 
 /// A message that nobody has any more.

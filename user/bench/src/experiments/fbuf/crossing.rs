@@ -33,11 +33,10 @@ fn message(path: &Path, size: usize, number: u64) -> io::Result<Aggregate> {
 
 /// Reads the stamp of each page.
 fn check<'a>(fragments: impl Iterator<Item = Fragment<'a>>, number: u64) -> io::Result<()> {
-    let mut found = [0; 8];
     for fragment in fragments {
         for at in (0..fragment.len()).step_by(PAGE) {
-            fragment.part(at, found.len()).copy_to(&mut found);
-            if found != number.to_le_bytes() {
+            let found = fragment.word(at).map(u64::from_le);
+            if found != Some(number) {
                 return Err(wrong(format!("message {number} has {found:x?} at {at}")));
             }
         }
