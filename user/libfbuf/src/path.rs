@@ -101,8 +101,8 @@ impl Path {
         }
     }
 
-    /// Returns idle chunks to the kernel at once. This happens by itself, too, to runs of chunks
-    /// that stay idle while others are used.
+    /// Returns idle chunks to the kernel at once, and the memory of freed fbufs in the others. Runs
+    /// of chunks that stay idle while others are used go back by themselves.
     pub fn trim(&self) {
         self.space.trim();
     }

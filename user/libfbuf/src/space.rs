@@ -126,6 +126,13 @@ impl Runs for Chunked<'_> {
             }
         }
     }
+
+    fn drop_contents(&mut self, start: usize, pages: usize) {
+        let at = ptr::with_exposed_provenance_mut(start);
+        // SAFETY: free memory of this process. It fails where the memory has to stay: by memfds,
+        // whose seals keep it, and for pages that are secured.
+        unsafe { libc::madvise(at, pages * PAGE, libc::MADV_REMOVE) };
+    }
 }
 
 impl Space {

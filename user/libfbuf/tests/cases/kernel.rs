@@ -328,3 +328,29 @@ pub fn called(backend: Backend) {
         wait(child);
     }
 }
+
+/// Memory of free fbufs goes back, whatever was sent in them.
+pub fn trimmed(backend: Backend) {
+    for mode in MODES {
+        let (_domain, path) = originate(backend, mode, 1);
+        let (child, line) = receiver(backend, &path, |_, member, line| {
+            while let Some(message) = member.receive().expect("a message") {
+                drop(message);
+                (&line).write_all(b"f").expect("a byte");
+            }
+        });
+        let kept = path.copy(b"kept").expect("memory");
+        let mut fbuf = path.allocate(8 * PAGE).expect("memory");
+        fbuf.fill(1);
+        path.send(0, &Aggregate::new(fbuf, 8 * PAGE).expect("a node"))
+            .expect("a send");
+        (&line).read_exact(&mut [0]).expect("a byte");
+        path.collect().expect("notices");
+        path.trim();
+        let fbuf = path.allocate(8 * PAGE).expect("memory");
+        assert!(fbuf.iter().all(|it| *it == 0), "{mode:?}");
+        assert_eq!(kept.to_vec(4).expect("bytes"), b"kept");
+        drop((path, fbuf, kept));
+        wait(child);
+    }
+}

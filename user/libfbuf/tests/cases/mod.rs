@@ -52,6 +52,7 @@ pub const KERNEL: &[Case] = &[
     ("libfbuf: a message sent on", kernel::sent_on),
     ("libfbuf: a message sent twice", kernel::sent_twice),
     ("libfbuf: a receiver is killed", kernel::receiver_killed),
+    ("libfbuf: memory of free fbufs", kernel::trimmed),
     ("libfbuf: calls through the kernel", kernel::called),
     ("libfbuf: the originator ends", kernel::originator_ends),
 ];
