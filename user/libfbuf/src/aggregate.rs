@@ -294,6 +294,14 @@ impl Aggregate {
         Ok((Aggregate::of(&self.space, Some(root)), address))
     }
 
+    /// Returns whether both have the same root.
+    pub(crate) fn is_same(&self, other: &Aggregate) -> bool {
+        match (&self.root, &other.root) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+
     /// Calls `each` with the ranges of whole pages of a space that this aggregate reaches, some of
     /// them more than once.
     ///

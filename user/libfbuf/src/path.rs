@@ -120,8 +120,7 @@ impl Path {
             return Err(error(libc::EOPNOTSUPP));
         }
         let (aggregate, root) = aggregate.to_send()?;
-        // Looked at before anything is sent.
-        aggregate.pages(&self.space, |_| {})?;
+        self.prepare(&aggregate)?;
         let mut words = [0; 8];
         words[0] = member;
         words[1] = root;
@@ -135,6 +134,16 @@ impl Path {
             self.collect()?;
         }
         Ok(words[0])
+    }
+
+    /// Looks at an aggregate before it is sent, and reads notices that the send would withdraw.
+    fn prepare(&self, aggregate: &Aggregate) -> io::Result<()> {
+        aggregate.pages(&self.space, |_| {})?;
+        let is_chained = lock(&self.sent).is_chained();
+        if is_chained {
+            self.collect()?;
+        }
+        Ok(())
     }
 
     /// Sends through the kernel, and receives the next message of `answers`, a path from the
@@ -153,7 +162,7 @@ impl Path {
             return Err(error(libc::EOPNOTSUPP));
         }
         let (aggregate, root) = request.to_send()?;
-        aggregate.pages(&self.space, |_| {})?;
+        self.prepare(&aggregate)?;
         let answered = {
             let mut sent = lock(&self.sent);
             let mut words = [

@@ -16,6 +16,8 @@ pub(crate) struct Sent {
     messages: Vec<Option<Held>>,
     /// Places without a message.
     free: Vec<usize>,
+    /// Messages that the last one holds along.
+    chained: usize,
     /// By chunk, for each page: the place of its message, and one; 0: none.
     holders: BTreeMap<usize, Box<[u32; CHUNK / PAGE]>>,
 }
@@ -25,11 +27,22 @@ struct Held {
     aggregate: Aggregate,
     /// Earlier messages all of whose pages are this one's, too.
     earlier: Vec<Held>,
+    /// All of those, and the ones that they hold.
+    chained: usize,
     /// Pages of which it is the last message.
     pages: usize,
 }
 
+/// Messages that one may hold along before notices are read: a send withdraws those of pages that
+/// it includes again.
+const MOST_CHAINED: usize = 32;
+
 impl Sent {
+    /// Returns whether notices should be read before the next message is sent.
+    pub(crate) fn is_chained(&self) -> bool {
+        self.chained >= MOST_CHAINED
+    }
+
     /// Holds an aggregate that is about to be sent.
     ///
     /// # Errors
@@ -50,6 +63,7 @@ impl Sent {
         let mut held = Held {
             aggregate,
             earlier: Vec::new(),
+            chained: 0,
             pages: 0,
         };
         for range in &ranges {
@@ -61,6 +75,16 @@ impl Sent {
                 }
             });
         }
+        for earlier in mem::take(&mut held.earlier) {
+            if earlier.aggregate.is_same(&held.aggregate) {
+                // The new message holds it.
+                held.earlier.extend(earlier.earlier);
+            } else {
+                held.earlier.push(earlier);
+            }
+        }
+        self.chained = held.earlier.iter().map(|it| it.chained).sum::<usize>() + held.earlier.len();
+        held.chained = self.chained;
         if space.mode().is_secured {
             space.close_headers(ranges.into_iter().flat_map(|it| it.step_by(PAGE)));
         }
