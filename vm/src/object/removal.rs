@@ -30,8 +30,8 @@ impl Object {
         self.remove(range, |_, page| page.frame().is_some_and(pmap::is_modified))
     }
 
-    /// As [`remove_pages`](Object::remove_pages) for those of `range` for whose index `goes` returns
-    /// true. It is called with the page locked, so that no fault maps the page in between.
+    /// As [`remove_pages`](Object::remove_pages) for those of `range` for whose index `goes`
+    /// returns true. It is called with the page locked: no fault maps the page in between.
     pub fn remove_those(&self, range: Range<u64>, mut goes: impl FnMut(u64) -> bool) -> usize {
         self.remove(range, |index, _| !goes(index))
     }
