@@ -31,6 +31,7 @@
 
 mod bits;
 mod domain;
+mod idle;
 mod listing;
 mod message;
 mod mode;
@@ -42,6 +43,7 @@ mod table;
 mod transfer;
 
 pub use domain::Domain;
+pub use idle::reclaim_idle;
 pub use listing::{PathStatus, statuses};
 pub use message::MOST_MESSAGES;
 pub use mode::{Mode, default_mode, set_default_mode};

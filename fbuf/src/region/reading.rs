@@ -148,7 +148,7 @@ impl Path {
 
 impl State {
     /// Returns the run with this address.
-    fn run_at(&self, address: u64) -> Option<Arc<Run>> {
+    pub fn run_at(&self, address: u64) -> Option<Arc<Run>> {
         let after = self
             .runs
             .partition_point(|it| it.run.range().start.0 as u64 <= address);

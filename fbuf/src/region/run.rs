@@ -3,13 +3,16 @@
 use alloc::{boxed::Box, sync::Arc};
 use core::{
     ops::Range,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    sync::atomic::{
+        AtomicBool, AtomicU64, AtomicUsize,
+        Ordering::{Relaxed, SeqCst},
+    },
 };
 
 use nucleus::{
     Frame, OutOfMemory, PAGE_SIZE, VirtAddr, VirtRange,
     frame::{Contents, Owned},
-    try_filled,
+    try_vec,
 };
 use vm::{
     Description, Lookup, Object, Pager, PagerError,
@@ -19,6 +22,9 @@ use vm::{
 
 use super::{CHUNK, path::Path};
 use crate::counters::Counter;
+
+/// Idle pages of all runs.
+pub(super) static IDLE_PAGES: AtomicUsize = AtomicUsize::new(0);
 
 /// The memory of neighbouring chunks. Its pages are swap-backed and charged to the account of the
 /// originator. Mappings of it are made and removed under the lock of its path.
@@ -30,6 +36,9 @@ pub struct Run {
     object: Object,
     /// Pages that nobody may write now, one bit each. [changed with the path locked]
     secured: Box<[AtomicU64]>,
+    /// Pages whose contents nobody needs, one bit each: they are dropped when memory is short. No
+    /// mapping of one can be written. [set with the path locked, cleared with the page locked]
+    idle: Box<[AtomicU64]>,
     /// No page comes into it any more.
     has_ended: AtomicBool,
     /// The chunks, for the originator.
@@ -44,16 +53,14 @@ impl Run {
         charge: Option<Charge>,
     ) -> Result<Run, OutOfMemory> {
         let pages = chunks * (CHUNK / PAGE_SIZE);
-        let words = try_filled(pages.div_ceil(64), ())?;
-        let mut secured = nucleus::try_vec(words.len())?;
-        secured.extend(words.iter().map(|()| AtomicU64::new(0)));
         let account = charge.as_ref().map(|charge| charge.account().clone());
         Ok(Run {
             path,
             start,
             pages,
             object: Object::of_zeros(pages as u64, Stock::new(account, Kind::SharedMemory)),
-            secured: secured.into_boxed_slice(),
+            secured: bits(pages)?,
+            idle: bits(pages)?,
             has_ended: AtomicBool::new(false),
             _charge: charge,
         })
@@ -95,21 +102,55 @@ impl Run {
     /// Sets whether the page may be written; returns whether that changed. Mappings keep the right
     /// that they have.
     pub(super) fn set_secured(&self, page: usize, secured: bool) -> bool {
-        let Some(word) = self.secured.get(page / 64) else {
-            return false;
-        };
-        let bit = 1 << (page % 64);
-        let before = match secured {
-            true => word.fetch_or(bit, SeqCst),
-            false => word.fetch_and(!bit, SeqCst),
-        };
-        (before & bit != 0) != secured
+        change(&self.secured, page, secured)
     }
 
     /// Returns how many pages are secured.
     pub fn secured_count(&self) -> usize {
         let ones = |word: &AtomicU64| word.load(SeqCst).count_ones() as usize;
         self.secured.iter().map(ones).sum()
+    }
+
+    /// The contents of these pages are not needed any more, unless the originator writes them
+    /// again. Returns false, and changes nothing, if a device may be writing them.
+    pub(super) fn set_idle(&self, pages: Range<usize>) -> bool {
+        let set = |page: usize, idle: bool| {
+            let more = usize::from(change(&self.idle, page, idle));
+            match idle {
+                true => IDLE_PAGES.fetch_add(more, Relaxed),
+                false => IDLE_PAGES.fetch_sub(more, Relaxed),
+            };
+        };
+        pages.clone().for_each(|page| set(page, true));
+        let protected = self.protect(pages.clone());
+        if !protected {
+            pages.for_each(|page| set(page, false));
+        }
+        protected
+    }
+
+    /// The page is used again. Returns whether it was idle.
+    pub(super) fn wake(&self, page: usize) -> bool {
+        let was_idle = change(&self.idle, page, false);
+        if was_idle {
+            IDLE_PAGES.fetch_sub(1, Relaxed);
+        }
+        was_idle
+    }
+
+    /// Drops up to `most` idle pages; returns how many.
+    pub(super) fn drop_idle(&self, most: usize) -> usize {
+        if self.idle.iter().all(|word| word.load(Relaxed) == 0) {
+            return 0;
+        }
+        let mut left = most;
+        let dropped = self.object.remove_those(0..self.pages as u64, |page| {
+            let goes = left > 0 && self.wake(page as usize);
+            left -= usize::from(goes);
+            goes
+        });
+        Counter::fbuf_pages_dropped.add(dropped as u64);
+        dropped
     }
 
     /// Removes the right to write these pages, which are secured, from all mappings. Returns false
@@ -125,6 +166,38 @@ impl Run {
         self.has_ended.store(true, SeqCst);
         self.object.remove_pages(0, self.pages as u64);
     }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        for page in 0..self.pages {
+            self.wake(page);
+        }
+    }
+}
+
+/// Returns a bit for each page, none of them set.
+fn bits(pages: usize) -> Result<Box<[AtomicU64]>, OutOfMemory> {
+    let mut words = try_vec(pages.div_ceil(64))?;
+    words.resize_with(pages.div_ceil(64), || AtomicU64::new(0));
+    Ok(words.into_boxed_slice())
+}
+
+/// Sets or clears a bit; returns whether that changed it.
+fn change(bits: &[AtomicU64], page: usize, to: bool) -> bool {
+    let Some(word) = bits.get(page / 64) else {
+        return false;
+    };
+    let bit = 1 << (page % 64);
+    // Most bits are as they should be.
+    if (word.load(SeqCst) & bit != 0) == to {
+        return false;
+    }
+    let before = match to {
+        true => word.fetch_or(bit, SeqCst),
+        false => word.fetch_and(!bit, SeqCst),
+    };
+    (before & bit != 0) != to
 }
 
 impl Pager for Run {
@@ -171,7 +244,11 @@ impl Pager for Run {
 
     fn mark_dirty(&self, index: u64, entering: Option<&Frame>) -> bool {
         let Some(page) = entering else { return true };
-        !page.is_lent() && !self.is_secured(index as usize)
+        let may_write = !page.is_lent() && !self.is_secured(index as usize);
+        if may_write {
+            self.wake(index as usize);
+        }
+        may_write
     }
 
     fn lend(&self, index: u64) -> Option<Owned> {
@@ -181,7 +258,10 @@ impl Pager for Run {
     fn admit(&self, pages: Range<u64>, enter: &mut dyn FnMut() -> bool) {
         let is_within = pages.end <= self.pages as u64;
         let is_secured = |page: u64| self.is_secured(page as usize);
-        if is_within && !self.has_ended.load(SeqCst) && !pages.into_iter().any(is_secured) {
+        if is_within && !self.has_ended.load(SeqCst) && !pages.clone().any(is_secured) {
+            for page in pages {
+                self.wake(page as usize);
+            }
             enter();
         }
     }

@@ -131,12 +131,14 @@ impl RunShares {
 
     /// Adds a reference to each page. [`check_room`](RunShares::check_room) came before.
     pub fn refer(&mut self, pages: Range<usize>) {
+        let first = pages.start;
         let Some(references) = self.references.get_mut(pages) else {
             return;
         };
-        for count in references {
+        for (page, count) in (first..).zip(references) {
             self.referenced += usize::from(*count == 0);
             *count += 1;
+            self.run.wake(page);
         }
     }
 
@@ -161,6 +163,19 @@ impl RunShares {
             Counter::fbuf_secured.add(part.len() as u64);
         }
         Ok(())
+    }
+
+    /// The contents of these pages are not needed any more.
+    ///
+    /// # Errors
+    /// `EBUSY` if messages include some, or a device may be writing them.
+    pub fn set_idle(&mut self, pages: Range<usize>) -> Result<()> {
+        let references = self.references.get(pages.clone()).ok_or(Errno::EFAULT)?;
+        let is_free = references.iter().all(|&count| count == 0);
+        match is_free && self.run.set_idle(pages) {
+            true => Ok(()),
+            false => Err(Errno::EBUSY),
+        }
     }
 
     /// Drops a reference to each page. Pages without one are withdrawn from the domains that were

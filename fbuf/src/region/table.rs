@@ -35,7 +35,17 @@ pub(super) fn lock() -> MutexGuard<'static, Table> {
     TABLE.lock()
 }
 
+/// Locks the table unless it is locked.
+pub(super) fn try_lock() -> Option<MutexGuard<'static, Table>> {
+    TABLE.try_lock()
+}
+
 impl Table {
+    /// Returns the runs, by address.
+    pub fn runs(&self) -> impl Iterator<Item = &Arc<Run>> {
+        self.runs.iter()
+    }
+
     /// Finds the lowest free addresses for `chunks` neighbouring chunks and enters the run that
     /// `make` makes there.
     ///

@@ -11,7 +11,9 @@ mod support;
 use std::collections::BTreeSet;
 
 use abi::Errno;
-use fbuf::region::{CHUNK, Domain, Mode, Path, REGION_SIZE, REGION_START, Received, statuses};
+use fbuf::region::{
+    CHUNK, Domain, Mode, Path, REGION_SIZE, REGION_START, Received, reclaim_idle, statuses,
+};
 use model::{Message, Model, ModelPath, Page, Space, Who, address};
 use nucleus::{
     PAGE_SIZE, VirtAddr, VirtRange,
@@ -21,7 +23,7 @@ use nucleus::{
     task,
 };
 use support::Numbers;
-use vm::{Advice, Layout, Limits, Lock, Map, Randomness, swap};
+use vm::{Advice, Layout, Limits, Lock, Map, Randomness, Scan, Urgency, swap};
 
 /// Pages of a run that are used, from its start and around the end of its first page table.
 const USED: u64 = 12;
@@ -87,7 +89,8 @@ impl Run {
             90..92 => self.leave()?,
             92 => self.die()?,
             93 => self.close()?,
-            94..97 => self.lend()?,
+            94 => self.lend()?,
+            95 | 96 => self.idle()?,
             97 => self.page_out()?,
             98 => match self.numbers.below(3) {
                 0 => self.lock()?,
@@ -175,6 +178,7 @@ impl Run {
                 bytes: vec![0; PAGE_SIZE],
                 is_secured: false,
                 is_noticed: false,
+                is_idle: false,
                 granted: BTreeSet::new(),
             };
             let before = self.model.pages.insert(page, new);
@@ -229,6 +233,7 @@ impl Run {
         assert_eq!(done, may, "{who} writes {page:x}");
         if done && let Some(it) = self.model.pages.get_mut(&page) {
             it.bytes[offset..offset + bytes.len()].copy_from_slice(&bytes);
+            it.is_idle = false;
         }
     }
 
@@ -356,6 +361,7 @@ impl Run {
                     };
                     let owner = &self.model.paths[it.path];
                     it.is_secured |= owner.mode.is_secured();
+                    it.is_idle = false;
                     if it.path != path || !owner.mode.is_cached() {
                         it.granted.extend(&receivers);
                     }
@@ -577,6 +583,35 @@ impl Run {
         assert!(removed == may || is_locked && !removed);
         if removed && let Some(it) = self.model.pages.get_mut(&page) {
             it.bytes.fill(0);
+        }
+        Some(())
+    }
+
+    /// The originator does not need some pages; they may be dropped, and others are not.
+    fn idle(&mut self) -> Option<()> {
+        let (who, first) = (self.who()?, self.page()?);
+        let (path, run) = (self.model.pages[&first].path, self.model.pages[&first].run);
+        let pages = first..first + 1 + self.numbers.below(3) as u64;
+        let it = &self.model.paths[path];
+        let range = VirtRange::new(address(pages.start), address(pages.end));
+        let result = it.path.set_idle(&self.model.spaces[&who].domain, range);
+        let is_used = pages.clone().any(|page| self.model.is_referenced(page));
+        match result {
+            Err(Errno::EPERM) => assert_ne!(it.originator, Some(who)),
+            Err(Errno::EBUSY) => assert!(is_used),
+            // Beyond the end of the run.
+            Err(error) => assert_eq!(error, Errno::EFAULT),
+            Ok(()) => {
+                assert!(!is_used && it.originator == Some(who));
+                let pages = self.model.pages.range_mut(pages);
+                pages.for_each(|(_, page)| page.is_idle |= page.run == run);
+            }
+        }
+        if self.numbers.chance(40) {
+            reclaim_idle(&mut Scan::new(1000, 1000, Urgency::Desperate));
+            for page in self.model.pages.values_mut().filter(|it| it.is_idle) {
+                page.bytes.fill(0);
+            }
         }
         Some(())
     }

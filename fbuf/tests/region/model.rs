@@ -66,6 +66,8 @@ pub struct Page {
     pub bytes: Vec<u8>,
     pub is_secured: bool,
     pub is_noticed: bool,
+    /// Its bytes may become zeros.
+    pub is_idle: bool,
     /// Domains that were given it.
     pub granted: BTreeSet<Who>,
 }

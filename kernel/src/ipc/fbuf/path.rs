@@ -132,6 +132,10 @@ impl File for PathFile {
                 secured.map(|()| words([]))
             }
             request::CALL => self.call(domain, flags, words_in),
+            request::IDLE => {
+                let idle = self.path.set_idle(domain, addresses(first, second)?);
+                idle.map(|()| words([]))
+            }
             request::LEAVE => {
                 self.path.leave(domain);
                 Ok(words([]))

@@ -649,12 +649,28 @@ fn dropped() -> Outcome {
         equal!(after, (before.0, before.1 + 512), mode);
         ensure!(is_filled(chunk, PAGE, 0));
         set_leaf(chunk, chunk.wrapping_add(PAGE), LEN);
-        let receiver = Receiver::start(&path, |path, _| {
+        let receiver = Receiver::start(&path, |path, line| {
             let message = path.receive()?;
             check_leaf(message.root, LEN, 0)?;
+            equal!(path.idle(chunk, PAGE), Err(EPERM));
+            line.tell()?;
+            line.hear()?;
+            path.free(message.id)?;
+            line.tell()?;
+            let message = path.receive()?;
+            check_leaf(message.root, LEN, 9)?;
             path.free(message.id)?;
             Ok(())
         })?;
+        path.send(chunk)?;
+        receiver.line.hear()?;
+        // Contents that may be dropped when memory is short, unless they are written again.
+        equal!(path.idle(chunk, CHUNK), Err(EBUSY));
+        equal!(path.idle(chunk, 2 * CHUNK), Err(EFAULT));
+        receiver.line.tell()?;
+        receiver.line.hear()?;
+        path.idle(chunk, CHUNK)?;
+        prepare(chunk, 9);
         path.send(chunk)?;
         receiver.end()?;
     }

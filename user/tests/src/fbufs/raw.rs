@@ -14,6 +14,7 @@ const NOTICES: u32 = 0x16;
 const SECURE: u32 = 0x17;
 const CALL: u32 = 0x18;
 const LEAVE: u32 = 0x19;
+const IDLE: u32 = 0x1a;
 
 /// Modes of paths.
 pub const CACHED: u64 = 0;
@@ -146,6 +147,10 @@ impl Path {
             bytes,
             notices,
         })
+    }
+
+    pub fn idle(&self, start: *const u8, len: usize) -> Answer<()> {
+        request(self, IDLE, &[start as u64, len as u64]).map(drop)
     }
 
     pub fn leave(&self) -> Answer<()> {
