@@ -12,6 +12,9 @@
 //!   - [`BytesSink`], [`BytesSource`]: the kernel's own bytes; [`DiscardSink`]: drops them;
 //!     [`Clipped`]: the first bytes of another source.
 //! - [`queue`]: the byte queue of pipes, TCP and stream sockets of the Unix family.
+//! - [`dag`]: aggregates of programs in fbufs, which are read once and with bounded work.
+//! - [`region`]: fbufs of programs: domains, paths, chunks, messages.
+//! - `switches`: the settings of this floor's mechanisms.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
@@ -20,10 +23,13 @@ extern crate alloc;
 
 mod aggregate;
 pub mod counters;
+pub mod dag;
 mod io;
 pub mod queue;
 pub mod rank;
+pub mod region;
 mod slice;
+mod switches;
 
 pub use aggregate::Aggregate;
 pub use io::{
@@ -31,3 +37,4 @@ pub use io::{
     Moving, Sink, Source, UserBuffers, moved,
 };
 pub use slice::{Slice, View};
+pub use switches::SWITCHES;

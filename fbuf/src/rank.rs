@@ -7,4 +7,8 @@ nucleus::lock_ranks! {
     QUEUE_WRITING = 39,
     /// The buffer that a reader or a writer offers while it waits for a queue.
     QUEUE_OFFER = 40,
+    /// One fbuf path: receivers, runs, messages; held while mappings of its runs change.
+    FBUF_PATH = 51,
+    /// Which runs have which addresses of the fbuf region.
+    FBUF_REGION = 52,
 }

@@ -24,6 +24,7 @@
 //!                     Net                         connections and ports of one protocol
 //!                     Futex                       reads the word: may fault, so before the map
 //!                       FileEnd -> FileMap -> Commit -> Allocation  a file's blocks
+//!                         FbufPath -> FbufRegion  fbufs: one path, the table of addresses
 //!                         Map -> Amap -> Object   uvm.txt: map, amap, object
 //!                           NetConfigure          addresses of interfaces by DHCP and routers
 //!                           PriorityInheritance   who waits for whose word: chains may be long

@@ -7,7 +7,7 @@ use nucleus::switches::{Setting, Switch};
 /// Lists all switches.
 pub fn all() -> impl Iterator<Item = &'static Switch> {
     let floors = nucleus::switches::SWITCHES.iter().chain(vm::SWITCHES);
-    floors.chain(net::SWITCHES)
+    floors.chain(fbuf::SWITCHES).chain(net::SWITCHES)
 }
 
 /// Finds a switch by its name.

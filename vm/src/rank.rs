@@ -2,7 +2,7 @@
 
 nucleus::lock_ranks! {
     /// An address space's map.
-    MAP = 50,
+    MAP = 53,
     /// A part of an amap, with the anons in it.
     AMAP = 55,
     /// An object's pages.

@@ -61,7 +61,7 @@ pub(crate) fn pages_with(bytes: &Range<u64>) -> Range<u64> {
 pub(crate) fn errno(error: PagerError) -> Errno {
     match error {
         PagerError::OutOfMemory => Errno::ENOMEM,
-        PagerError::BeyondEnd | PagerError::Io => Errno::EIO,
+        PagerError::BeyondEnd | PagerError::Io | PagerError::Protected => Errno::EIO,
     }
 }
 

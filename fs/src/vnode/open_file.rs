@@ -150,6 +150,11 @@ pub trait File: Any + Send + Sync {
         Err(Errno::ENOTTY)
     }
 
+    /// As [`ioctl`](File::ioctl), for a file that waits or not, as the flags say.
+    fn control(&self, flags: OpenFlags, command: u32, argument: VirtAddr) -> Result<usize> {
+        self.ioctl(command, argument)
+    }
+
     /// Emits directory entries from the file's position on, "." and ".." included, and advances it.
     fn list(&self, emit: &mut Emit<'_>) -> Result<()> {
         Err(Errno::ENOTDIR)

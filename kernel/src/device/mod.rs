@@ -30,7 +30,10 @@ use fs::{
 };
 use nucleus::{sync::Mutex, virtio};
 
-use crate::{ipc::pipe, tty::pty};
+use crate::{
+    ipc::{fbuf::device as fbuf, pipe},
+    tty::pty,
+};
 
 /// Majors, as on Linux.
 const MEMORY: u32 = 1;
@@ -47,6 +50,7 @@ const NODES: &[(&[u8], u64, u32)] = &[
     (b"kmsg", number(MEMORY, kmsg::KMSG), 0o644),
     (b"causeway", number(causeway::MAJOR, causeway::MINOR), 0o666),
     (b"ttyS0", number(SERIAL, terminal::SERIAL_0), 0o660),
+    (b"fbuf", number(fbuf::MAJOR, fbuf::MINOR), 0o666),
     (b"tty", number(TERMINAL, terminal::CONTROLLING), 0o666),
     (b"ptmx", number(TERMINAL, pty::PTMX), 0o666),
     (b"console", number(TERMINAL, terminal::CONSOLE), 0o600),
@@ -85,6 +89,7 @@ pub fn register() -> Result<()> {
     let causeway = causeway::MINOR..=causeway::MINOR;
     register_char_device(causeway::MAJOR, causeway, causeway::open)?;
     register_char_device(pty::MAJOR, 0..=u32::MAX, pty::open_stray)?;
+    fbuf::register()?;
     rtc::register()?;
     tun::register()?;
     register_fifo(pipe::open_fifo);

@@ -7,8 +7,9 @@ use core::sync::atomic::{
 };
 
 use abi::{Errno, Result};
+use fbuf::region::Domain;
 use fs::{Location, Running};
-use nucleus::VirtRange;
+use nucleus::{VirtRange, sync::OnceArc};
 use vm::Map;
 
 use crate::process::exec::elf::Class;
@@ -25,6 +26,8 @@ pub struct Space {
     dumpable: AtomicU32,
     /// Of the last choice of a process to be ended for memory.
     pub(super) weighing: Weighing,
+    /// What it is to the fbuf region, once it has entered that.
+    domain: OnceArc<Domain>,
 }
 
 /// What the choice of a process to be ended for memory knows of an address space that several may
@@ -104,6 +107,7 @@ impl Space {
             barriers: AtomicU32::new(0),
             dumpable: AtomicU32::new(BY_USER),
             weighing: Weighing::default(),
+            domain: OnceArc::new(),
         })
     }
 
@@ -154,6 +158,16 @@ impl Space {
         self.dumpable() == BY_USER
     }
 
+    /// Its domain, once it has entered the fbuf region.
+    pub fn domain(&self) -> Option<Arc<Domain>> {
+        self.domain.get_arc()
+    }
+
+    /// Where its domain is kept.
+    pub fn domain_place(&self) -> &OnceArc<Domain> {
+        &self.domain
+    }
+
     #[inline]
     pub fn map(&self) -> &Arc<Map> {
         &self.map
@@ -163,6 +177,9 @@ impl Space {
 impl Drop for Space {
     fn drop(&mut self) {
         let _leaving = Leaving::begin();
+        if let Some(domain) = self.domain.take() {
+            domain.end();
+        }
         self.map.tear_down();
     }
 }

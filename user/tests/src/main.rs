@@ -20,6 +20,8 @@ mod entries;
 mod epoll;
 mod events;
 mod exhaustion;
+mod fbuf_library;
+mod fbufs;
 mod files;
 mod floating;
 mod futexes;
@@ -114,7 +116,8 @@ fn main() {
         accounts::charges, mounts, ptys, pidfd, pipes, movement,
         movement::blocked, movement::calls, movement::churned, movement::files,
         movement::refused, movement::waiting, passing,
-        passing::chains, passing::places, polling, udp_lite,
+        passing::chains, passing::places, fbufs,
+        fbufs::refused, fbufs::deaths, fbuf_library, polling, udp_lite,
         netlink, network::links, network::machines, network::routes, network::packets,
         network::requests, network::zero_copy, network::shown, inet::connections, inet::reading,
         inet::ports, inet::accepting,

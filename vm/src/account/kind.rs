@@ -61,6 +61,8 @@ kinds! {
     Files = "files",
     /// Pages that go with their last user, in frames or in swap: shared mappings, `memfd_create`.
     SharedMemory = "shared_memory",
+    /// Chunks of the fbuf region, with the records of their pages; the pages are shared memory.
+    Fbufs = "fbufs",
     /// Advisory locks: record locks, and those of whole files.
     Locks = "locks",
     /// Watches of epoll instances.

@@ -1,4 +1,6 @@
-//! `shmdt`: unmaps what is left of one mapping of an object, wherever the program has split it.
+//! Unmapping that follows the mapping rather than a range of addresses: `shmdt` unmaps what is left
+//! of one mapping of an object, wherever the program has split it; mappings that stay are removed
+//! by their maker, whatever the program has mapped between them.
 
 use alloc::{sync::Arc, vec::Vec};
 use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange};
@@ -6,8 +8,28 @@ use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange};
 use super::Map;
 use super::entry::{MapEntry, ObjectRef};
 use super::request::MapError;
+use super::space::Space;
 
 impl Map {
+    /// Unmaps what is mapped of objects in `range` by mappings that
+    /// [stay](crate::MapRequest::stays), and nothing else. Without memory to split entries, all of
+    /// each such entry is unmapped, so that this cannot fail.
+    pub fn unmap_staying(&self, range: VirtRange) {
+        let mut space = self.change();
+        // Entries that could not be split are taken whole.
+        let _ = space.clip_range(range);
+        let next = |space: &Space| {
+            let mut entries = space.overlapping(range);
+            let staying = entries.find(|entry| entry.stays && entry.object.is_some());
+            staying.map(|entry| entry.range)
+        };
+        while let Some(whole) = next(&space) {
+            if self.take_range(&mut space, whole).is_err() {
+                return;
+            }
+        }
+    }
+
     /// Unmaps the mapping of an object's start that was made with `label` at `at`: every entry of
     /// that object at its original distance from `at`. The first entry may have been unmapped.
     ///

@@ -59,6 +59,8 @@ pub(crate) struct MapEntry {
     /// Only set if there is an amap; the entry's pages are then mapped read-only.
     pub needs_copy: bool,
     pub no_reserve: bool,
+    /// It is not moved, passed on or inherited ([`MapRequest::stays`]).
+    pub stays: bool,
     /// Unless `None`, the entry's mappings are wired.
     pub lock: Lock,
     pub inherit: Inherit,
@@ -118,8 +120,10 @@ impl MapEntry {
             grows_down: request.grows_down,
             needs_copy: false,
             no_reserve: request.no_reserve,
+            stays: request.stays,
             lock,
             inherit: match request.shared {
+                _ if request.stays => Inherit::None,
                 true => Inherit::Share,
                 false => Inherit::Copy,
             },
@@ -326,6 +330,7 @@ impl MapEntry {
             && self.large == next.large
             && self.lock == next.lock
             && self.no_reserve == next.no_reserve
+            && self.stays == next.stays
             && self.label == next.label
             && !self.grows_down
             && !next.grows_down

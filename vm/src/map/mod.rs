@@ -199,13 +199,18 @@ impl Map {
         let mut space = self.change();
         let pages = len >> PAGE_SHIFT;
         let replaced = match request.place {
-            Place::Fixed(start) if start <= USER_END - len.min(USER_END.0) => {
+            Place::Fixed(start) | Place::FixedOverStaying(start)
+                if start <= USER_END - len.min(USER_END.0) =>
+            {
                 space.mapped_pages(VirtRange::new(start, start + len))
             }
             _ => 0,
         };
         space.check_limits(pages - replaced, if private_data { pages } else { 0 })?;
-        let lock = request.lock.max(space.lock_future);
+        let lock = match request.stays {
+            true => request.lock,
+            false => request.lock.max(space.lock_future),
+        };
         if lock != Lock::None {
             space.check_locked(pages)?;
         }
@@ -227,7 +232,8 @@ impl Map {
         phase: Option<Phase>,
     ) -> Result<VirtAddr, MapError> {
         let range = self.find_place(space, place, len, phase)?;
-        if matches!(place, Place::Fixed(_)) && space.has_any(range) {
+        let replaces = matches!(place, Place::Fixed(_) | Place::FixedOverStaying(_));
+        if replaces && space.has_any(range) {
             self.take_range(space, range)?;
         }
         Ok(range.start)
@@ -257,6 +263,13 @@ impl Map {
                 return match space.has_any(at(start)?) {
                     false => at(start),
                     true => Err(MapError::Exists),
+                };
+            }
+            Place::FixedOverStaying(start) => {
+                let range = at(start)?;
+                return match space.overlapping(range).all(|entry| entry.stays) {
+                    true => Ok(range),
+                    false => Err(MapError::Exists),
                 };
             }
             Place::Hint(start) => {

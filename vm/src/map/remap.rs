@@ -40,6 +40,9 @@ impl Map {
             }
         }
         let mut space = self.change();
+        if space.overlapping(old).any(|entry| entry.stays) {
+            return Err(MapError::Invalid);
+        }
         let result = match to {
             Place::Any if !keep_old && new_len <= old.len() => {
                 self.shrink(&mut space, old, new_len)
@@ -74,7 +77,8 @@ impl Map {
         let request = {
             let space = self.space.read();
             let entry = space.lookup(at).ok_or(MapError::NotMapped)?;
-            let Some(object) = entry.object.as_ref().filter(|_| entry.shared && may_move) else {
+            let may_share = entry.shared && may_move && !entry.stays;
+            let Some(object) = entry.object.as_ref().filter(|_| may_share) else {
                 return Err(MapError::Invalid);
             };
             MapRequest {

@@ -27,6 +27,9 @@ pub enum Place {
     Fixed(VirtAddr),
     /// At this address, or [`MapError::Exists`].
     FixedNoReplace(VirtAddr),
+    /// At this address, replacing mappings that [stay](MapRequest::stays), or
+    /// [`MapError::Exists`] if there are others.
+    FixedOverStaying(VirtAddr),
 }
 
 /// The inheritance of an entry at fork (`uvm.txt` 5.4).
@@ -119,6 +122,9 @@ pub struct MapRequest {
     pub large: LargeAdvice,
     /// `MAP_NORESERVE`: no overcommit check.
     pub no_reserve: bool,
+    /// The mapping is tied to its address space and its place: it cannot be moved, resized or
+    /// passed on, children do not inherit it, and `mlockall` does not lock it.
+    pub stays: bool,
     /// The name in `/proc/PID/maps` (`[stack]`, `[heap]`, `[vdso]`) where there is no file.
     pub label: &'static str,
 }
@@ -235,6 +241,7 @@ impl MapRequest {
             lock: Lock::None,
             large: LargeAdvice::None,
             no_reserve: false,
+            stays: false,
             label: "",
         }
     }
@@ -264,6 +271,7 @@ impl From<PagerError> for Fault {
             PagerError::BeyondEnd => Fault::BeyondEnd,
             PagerError::Io => Fault::Io,
             PagerError::OutOfMemory => Fault::OutOfMemory,
+            PagerError::Protected => Fault::Protection,
         }
     }
 }

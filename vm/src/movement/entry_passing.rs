@@ -60,7 +60,7 @@ impl Load {
         source.check_mapped(range)?;
         let mut load = Load::default();
         for entry in source.overlapping(range) {
-            if entry.is_kernels() {
+            if entry.is_kernels() || entry.stays {
                 return Err(MapError::Unsupported);
             }
             if how == Passing::Share && entry.grows_down {
@@ -88,9 +88,9 @@ impl Map {
     /// # Errors
     /// [`MapError::NotMapped`] if part of the range is not mapped; [`MapError::Invalid`] for an
     /// empty or unaligned range, for a place that overlaps it, and for sharing a stack that grows;
-    /// [`MapError::Unsupported`] for pages of the kernel; for the place, and for limits of the
-    /// receiver, as [`map`](Map::map). Neither side has changed then, except that entries may have
-    /// been split.
+    /// [`MapError::Unsupported`] for pages of the kernel and mappings that stay; for the place, and
+    /// for limits of the receiver, as [`map`](Map::map). Neither side has changed then, except that
+    /// entries may have been split.
     pub fn pass_entries(
         &self,
         range: VirtRange,

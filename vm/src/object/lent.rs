@@ -1,5 +1,6 @@
 //! Pages that an object lends (`uvm.txt` 7), and those that devices write.
 
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nucleus::{
     Frame, PAGE_SIZE, Prot, ephemeral,
@@ -84,6 +85,27 @@ impl Object {
         drop(found);
         drop(old);
         Ok(Some(copy))
+    }
+
+    /// Removes the right to write `pages` from their mappings; the next store faults and asks
+    /// [`Pager::mark_dirty`](crate::Pager::mark_dirty), which must refuse by then. Returns false if
+    /// a device may be writing the object's pages.
+    pub fn write_protect(&self, pages: Range<u64>) -> bool {
+        if self.is_pinned() {
+            return false;
+        }
+        let mut pending = Pending::new();
+        self.walk(&pages, &mut |_, chunk, slots| {
+            // A fault that asked before has entered its mapping; a later one is refused.
+            let there = chunk.lock();
+            for frame in slots.filter_map(|slot| there[slot].frame()) {
+                pmap::page_protect(frame, NARROWED, &mut pending);
+            }
+            true
+        });
+        pending.flush();
+        // A pin counts before it looks for the right to write.
+        !self.is_pinned()
     }
 
     /// Whether devices may be writing pages of mappings.

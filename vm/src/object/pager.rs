@@ -23,6 +23,8 @@ pub enum PagerError {
     Io,
     /// No memory.
     OutOfMemory,
+    /// The page may not be written now, although the mapping would permit it: SIGSEGV.
+    Protected,
 }
 
 impl From<OutOfMemory> for PagerError {

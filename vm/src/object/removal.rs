@@ -16,29 +16,36 @@ impl Object {
     /// returns, so that later accesses fault. Returns how many pages that were. The owner must know
     /// its new end first, or a fault could make a page resident again.
     pub fn truncate(&self, first: u64) -> usize {
-        self.remove(first..u64::MAX, |_| false)
+        self.remove(first..u64::MAX, |_, _| false)
     }
 
     /// As [`truncate`](Object::truncate) for `count` pages from `first` on (hole punching).
     pub fn remove_pages(&self, first: u64, count: u64) -> usize {
-        self.remove(first..first.saturating_add(count), |_| false)
+        self.remove(first..first.saturating_add(count), |_, _| false)
     }
 
     /// Removes all pages of `range` that are not modified, and busy ones: the backing store has
     /// other bytes now. Mappings of them are removed before this returns. Returns how many.
     pub fn discard(&self, range: Range<u64>) -> usize {
-        self.remove(range, |page| page.frame().is_some_and(pmap::is_modified))
+        self.remove(range, |_, page| page.frame().is_some_and(pmap::is_modified))
+    }
+
+    /// As [`remove_pages`](Object::remove_pages) for those of `range` for whose index `goes`
+    /// returns true. It is called with the page locked: no fault maps the page in between.
+    pub fn remove_those(&self, range: Range<u64>, mut goes: impl FnMut(u64) -> bool) -> usize {
+        self.remove(range, |index, _| !goes(index))
     }
 
     /// Removes the pages of `range`, busy ones too, except those that stay. `stays` is called with
-    /// their chunk locked.
-    fn remove(&self, range: Range<u64>, stays: impl Fn(&Page) -> bool) -> usize {
+    /// the index of a page and its chunk locked.
+    fn remove(&self, range: Range<u64>, mut stays: impl FnMut(u64, &Page) -> bool) -> usize {
         let mut pending = Pending::new();
         let mut count = 0;
-        self.walk(&range, &mut |_, chunk, slots| {
-            for page in &mut chunk.lock()[slots] {
+        self.walk(&range, &mut |first, chunk, slots| {
+            let index = first + slots.start as u64..;
+            for (index, page) in index.zip(&mut chunk.lock()[slots]) {
                 // Most slots of a small file's only chunk are empty.
-                if matches!(page, Page::Absent) || stays(page) {
+                if matches!(page, Page::Absent) || stays(index, page) {
                     continue;
                 }
                 let removed = core::mem::take(page);

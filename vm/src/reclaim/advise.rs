@@ -48,7 +48,7 @@ impl Map {
             }
             Advice::DoFork | Advice::KeepOnFork => self.set_attribute(
                 range,
-                |_| true,
+                |entry| !entry.stays,
                 |entry| {
                     entry.inherit = match entry.shared {
                         true => Inherit::Share,
@@ -58,7 +58,7 @@ impl Map {
             ),
             Advice::WipeOnFork => self.set_attribute(
                 range,
-                |entry| !entry.shared && entry.object.is_none(),
+                |entry| !entry.shared && entry.object.is_none() && !entry.stays,
                 |entry| entry.inherit = Inherit::Zero,
             ),
         }
@@ -70,7 +70,8 @@ impl Map {
     ///
     /// # Errors
     /// [`MapError::NotMapped`] if part of the range is not mapped (the rest is set);
-    /// [`MapError::Invalid`] to share a stack that grows; [`MapError::NoMemory`].
+    /// [`MapError::Invalid`] to share a stack that grows, or for a mapping that
+    /// [stays](crate::MapRequest::stays); [`MapError::NoMemory`].
     pub fn inherit(&self, range: VirtRange, inherit: Inherit) -> Result<(), MapError> {
         let range = page_range(range)?;
         if range.is_empty() {
@@ -78,7 +79,9 @@ impl Map {
         }
         self.set_attribute(
             range,
-            |entry| inherit != Inherit::Share || entry.shared || !entry.grows_down,
+            |entry| {
+                !entry.stays && (inherit != Inherit::Share || entry.shared || !entry.grows_down)
+            },
             |entry| entry.inherit = inherit,
         )
     }

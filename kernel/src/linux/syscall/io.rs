@@ -203,7 +203,7 @@ fn control(call: &mut Call<'_>) -> Result<usize> {
         FIOGETOWN | SIOCGPGRP if SocketFile::of(&open).is_ok() => {
             user::write(argument, &fcntl::owner(&open))?;
         }
-        _ => match open.file().ioctl(command, argument) {
+        _ => match open.file().control(open.flags(), command, argument) {
             // Any socket answers questions about interfaces.
             Err(Errno::ENOTTY) if SocketFile::of(&open).is_ok() => {
                 return inet::ioctl::ioctl(command, argument, call.own.compatible_call);

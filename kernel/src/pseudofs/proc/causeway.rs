@@ -4,6 +4,7 @@
 use alloc::vec::Vec;
 
 use abi::{Errno, Result};
+use fbuf::region::{PathStatus, statuses};
 use fs::pseudofs::{Entry, Table, Text};
 use nucleus::{
     Unchanged,
@@ -60,7 +61,7 @@ const MOVEMENTS: &[&str] = &[
 /// `/proc/causeway`, with the files that floors above add.
 pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
     let table = switches::all()
-        .filter(|switch| ![EPHEMERAL, IOMMU, ptcache::NAME].contains(&switch.name))
+        .filter(|switch| ![EPHEMERAL, IOMMU, FBUF, ptcache::NAME].contains(&switch.name))
         .fold(Table::new(), |table, switch| {
             table.with(switch.name, setting(switch))
         })
@@ -119,6 +120,7 @@ pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
             }),
         )
         .with("iommu", Entry::text(iommu))
+        .with(FBUF, fbuf())
         .with("ephemeral", ephemeral())
         .with(ptcache::NAME, ptcache::file())
         // It walks the kernel's page tables.
@@ -139,7 +141,62 @@ pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
         .fold(table, |table, (name, file)| table.with(name, file()))
 }
 
-/// The switch whose file tells more than its value.
+/// A switch whose file tells more than its value.
+const FBUF: &str = "fbuf";
+
+/// The counters of fbufs begin so.
+const FBUF_COUNTERS: &str = "fbuf_";
+
+/// `/proc/causeway/fbuf`: the default mode, which may be changed, and all paths.
+fn fbuf() -> Entry {
+    let file = Entry::text(|out| {
+        let paths = statuses()?;
+        if let Some(switch) = switches::find(FBUF) {
+            writeln!(out, "mode {}", switch.show());
+        }
+        writeln!(out, "paths {}", paths.len());
+        let sum = |of: fn(&PathStatus) -> usize| paths.iter().map(of).sum::<usize>();
+        writeln!(out, "chunks {}", sum(|path| path.chunks));
+        writeln!(out, "pages {}", sum(|path| path.pages));
+        writeln!(out, "messages_in_flight {}", sum(|path| path.messages));
+        writeln!(out, "notices_pending {}", sum(|path| path.notices));
+        writeln!(out, "pages_secured {}", sum(|path| path.secured));
+        for (name, total) in counters::all() {
+            if let Some(name) = name.strip_prefix(FBUF_COUNTERS) {
+                writeln!(out, "{name} {total}");
+            }
+        }
+        for path in &paths {
+            let (id, owner, mode) = (path.id, path.owner, path.mode);
+            let owner_state = if path.is_over { "gone" } else { "there" };
+            let caching = if mode.is_cached() {
+                "cached"
+            } else {
+                "uncached"
+            };
+            let writing = if mode.is_secured() {
+                "secured"
+            } else {
+                "volatile"
+            };
+            write!(
+                out,
+                "path {id} owner {owner} {owner_state} {caching},{writing}"
+            );
+            write!(out, " chunks {}/{}", path.chunks, path.limit);
+            write!(out, " pages {} members {}", path.pages, path.members);
+            write!(out, " messages {} notices {}", path.messages, path.notices);
+            writeln!(out, " secured {}", path.secured);
+        }
+        Ok(())
+    });
+    match switches::find(FBUF) {
+        Some(switch) => changeable(file, switch),
+        None => file,
+    }
+}
+
+/// Another one.
 const EPHEMERAL: &str = "ephemeral";
 
 /// The counters of ephemeral mappings and of the direct map begin so.

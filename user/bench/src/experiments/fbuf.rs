@@ -1,10 +1,16 @@
-//! The cost of moving a page from one program to another (`fbufs.txt` section 4, Table 1).
+//! The cost of moving a page from one program to another (`fbufs.txt` section 4, Table 1), the
+//! throughput of one crossing (Figure 3), and the latency of rings of fbufs.
+
+mod crossing;
 
 use std::time::{Duration, Instant};
 
+use libfbuf::{Backend, Mode};
+
 use crate::movement::flow::{Shape, Stream};
-use crate::movement::{Line, PAGE};
+use crate::movement::{Line, PAGE, size_name};
 use crate::{Bench, Experiment, Failure};
+use crossing::{Calls, Lent, ThroughKernel, ThroughRing};
 
 /// The experiment; its help describes it.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -12,11 +18,29 @@ pub const EXPERIMENT: Experiment = Experiment {
     title: "What each page of a message costs, as in fbufs.txt Table 1",
     help: "\
 One program writes a word into each page of a message and passes it on; the other reads a word of
-each page and answers. What each page of a message adds to its time, without what a message costs by
-itself: that of 16 pages less that of one, by 15; ns.
+each page and answers. Each message is allocated anew, and freed by both. What each page of a
+message adds to its time, without what a message costs by itself: that of 16 pages less that of one,
+by 15; ns. All but the copies and the memfds need Causeway's devices.
 
-fbuf/page-copy     through a pipe, which has the meaning of a copy
-fbuf/page-socket   through a local stream socket",
+fbuf/page-cached-volatile  fbufs that stay mapped in both, and may be written at any time
+fbuf/page-volatile         they are mapped in the receiver for each message
+fbuf/page-cached           they stay mapped, and the sender loses its right to write until they are
+                           freed
+fbuf/page-plain            both
+fbuf/page-ring             cached and volatile, by a ring without the kernel
+fbuf/page-memfd            the same ring in memory of memfds
+fbuf/page-cow              by copy-on-write: pages that are lent by /dev/causeway
+fbuf/page-copy             through a pipe, which has the meaning of a copy
+fbuf/page-socket           through a local stream socket
+
+One crossing, each message answered, for 4, 16, 64, 256 KiB and 1 MiB (SIZE); MiB/s (Figure 3):
+  fbuf/bandwidth-cached-volatile-SIZE, ...-volatile-SIZE, ...-cached-SIZE, ...-plain-SIZE,
+  ...-ring-SIZE, ...-cow-SIZE, ...-copy-SIZE
+
+The same as a time, for 64 B, 4 KiB, 64 KiB and 1 MiB, the answer by the same way; ns. With -2cpu
+the other program runs on another CPU:
+  fbuf/latency-ring-SIZE, ...-call-SIZE (through the kernel), ...-memfd-SIZE, ...-pipe-SIZE,
+  ...-socket-SIZE",
     run,
 };
 
@@ -34,42 +58,149 @@ const TURNS: usize = 3;
 /// other load can cause that.
 const MOST_TURNS: usize = 40;
 
+/// Sizes of Figure 3.
+const SIZES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+
+/// Sizes of which the latency is measured.
+const LATENCIES: [usize; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
+
+/// A way from one program to another.
+#[derive(Clone, Copy)]
+enum Way {
+    /// A message through the kernel.
+    Kernel(Mode),
+    /// The same, whose answer comes by the same system call.
+    Call,
+    Ring(Backend),
+    /// Pages that are lent.
+    Lent,
+    Line(Line),
+}
+
+const fn mode(is_uncached: bool, is_secured: bool) -> Way {
+    Way::Kernel(Mode {
+        is_uncached,
+        is_secured,
+    })
+}
+
+/// The rows of Table 1; Figure 3 has them by the same names.
+const WAYS: [(&str, Way); 9] = [
+    ("cached-volatile", mode(false, false)),
+    ("volatile", mode(true, false)),
+    ("cached", mode(false, true)),
+    ("plain", mode(true, true)),
+    ("ring", Way::Ring(Backend::Device)),
+    ("memfd", Way::Ring(Backend::Memfd)),
+    ("cow", Way::Lent),
+    ("copy", Way::Line(Line::Pipe)),
+    ("socket", Way::Line(Line::Unix(libc::SOCK_STREAM))),
+];
+
+/// Ways whose latency is measured.
+const RINGS: [(&str, Way); 5] = [
+    ("ring", Way::Ring(Backend::Device)),
+    ("call", Way::Call),
+    ("memfd", Way::Ring(Backend::Memfd)),
+    ("pipe", Way::Line(Line::Pipe)),
+    ("socket", Way::Line(Line::Unix(libc::SOCK_STREAM))),
+];
+
+/// A started way, for messages of one size, each of which is answered.
+trait Crossing {
+    /// Sends so many messages; returns when the last was answered.
+    fn send(&mut self, count: u64) -> Result<(), Failure>;
+}
+
+impl Crossing for Stream {
+    fn send(&mut self, count: u64) -> Result<(), Failure> {
+        Stream::send(self, count)
+    }
+}
+
+impl Way {
+    fn start(self, size: usize, cpu: usize) -> Result<Box<dyn Crossing>, Failure> {
+        Ok(match self {
+            Way::Kernel(mode) => Box::new(ThroughKernel::start(mode, size)?),
+            Way::Call => Box::new(Calls::start(size, cpu)?),
+            Way::Ring(backend) => Box::new(ThroughRing::start(backend, size, cpu)?),
+            Way::Lent => Box::new(Lent::start(size)?),
+            Way::Line(line) => {
+                let shape = Shape {
+                    // Each message is answered, so that both sizes have the same switches.
+                    window: 1,
+                    cpu,
+                    ..Shape::of(size)
+                };
+                Box::new(Stream::start(line, shape)?)
+            }
+        })
+    }
+}
+
 fn run(bench: &mut Bench) -> Result<(), Failure> {
-    for (name, line) in [
-        ("fbuf/page-copy", Line::Pipe),
-        ("fbuf/page-socket", Line::Unix(libc::SOCK_STREAM)),
-    ] {
-        bench.row(name).batch(MESSAGES).run(|meter| {
-            // Each message is answered, so that both sizes have the same switches.
-            let answered = |size| Shape {
-                window: 1,
-                ..Shape::of(size)
-            };
-            let mut long = Stream::start(line, answered(PAGES * PAGE))?;
-            let mut short = Stream::start(line, answered(PAGE))?;
-            meter.timed(|watch, count| {
-                let (mut most, mut least) = (Duration::MAX, Duration::MAX);
-                for turn in 0..MOST_TURNS {
-                    if turn >= TURNS && most > least {
-                        break;
-                    }
-                    most = most.min(time(&mut long, count)?);
-                    least = least.min(time(&mut short, count)?);
-                }
-                if most <= least {
-                    return Err("16 pages took no longer than one: the machine is too busy".into());
-                }
-                watch.add((most - least) / (PAGES as u32 - 1));
-                Ok(())
-            })
-        })?;
+    for (name, way) in WAYS {
+        page(bench, name, way)?;
+    }
+    for (name, way) in WAYS {
+        if name == "socket" || name == "memfd" {
+            continue;
+        }
+        for size in SIZES {
+            let row = bench.row(format!("fbuf/bandwidth-{name}-{}", size_name(size)));
+            row.bytes(size as u64).batch(batch(size)).run(|meter| {
+                let mut crossing = way.start(size, 0)?;
+                meter.measure(|count| crossing.send(count))
+            })?;
+        }
+    }
+    for (cpu, suffix) in [(0, ""), (1, "-2cpu")] {
+        for (name, way) in RINGS {
+            for size in LATENCIES {
+                let row = format!("fbuf/latency-{name}-{}{suffix}", size_name(size));
+                let row = bench.row(row).cpus(cpu + 1);
+                row.batch(batch(size)).run(|meter| {
+                    let mut crossing = way.start(size, cpu)?;
+                    meter.measure(|count| crossing.send(count))
+                })?;
+            }
+        }
     }
     Ok(())
 }
 
+/// Returns the messages in a batch.
+fn batch(size: usize) -> u64 {
+    ((1 << 20) / size as u64).clamp(4, 100)
+}
+
+/// Measures what a page adds to a message.
+fn page(bench: &mut Bench, name: &str, way: Way) -> Result<(), Failure> {
+    let row = bench.row(format!("fbuf/page-{name}"));
+    row.batch(MESSAGES).run(|meter| {
+        let mut long = way.start(PAGES * PAGE, 0)?;
+        let mut short = way.start(PAGE, 0)?;
+        meter.timed(|watch, count| {
+            let (mut most, mut least) = (Duration::MAX, Duration::MAX);
+            for turn in 0..MOST_TURNS {
+                if turn >= TURNS && most > least {
+                    break;
+                }
+                most = most.min(time(&mut *long, count)?);
+                least = least.min(time(&mut *short, count)?);
+            }
+            if most <= least {
+                return Err("16 pages took no longer than one: the machine is too busy".into());
+            }
+            watch.add((most - least) / (PAGES as u32 - 1));
+            Ok(())
+        })
+    })
+}
+
 /// Measures the time of so many messages.
-fn time(stream: &mut Stream, count: u64) -> Result<Duration, Failure> {
+fn time(crossing: &mut dyn Crossing, count: u64) -> Result<Duration, Failure> {
     let start = Instant::now();
-    stream.send(count)?;
+    crossing.send(count)?;
     Ok(start.elapsed())
 }

@@ -96,8 +96,14 @@ fn numbers_of(fds: &[c_int]) -> Vec<u8> {
     fds.iter().flat_map(|fd| fd.to_ne_bytes()).collect()
 }
 
-fn send_files(to: c_int, bytes: &[u8], fds: &[c_int]) -> Result<usize, c_int> {
+/// Sends files with bytes.
+pub fn send_files(to: c_int, bytes: &[u8], fds: &[c_int]) -> Result<usize, c_int> {
     send_with(to, bytes, &[(SCM_RIGHTS, &numbers_of(fds))])
+}
+
+/// Receives one message's files.
+pub fn take_files(from: c_int) -> Result<Vec<OwnedFd>> {
+    Ok(receive_with(from, 4, 400, 0)?.files)
 }
 
 fn is_close_on_exec(fd: c_int) -> Result<bool> {

@@ -1,0 +1,235 @@
+//! Protection domains: address spaces that have entered the region.
+
+use alloc::{
+    sync::{Arc, Weak},
+    vec::Vec,
+};
+use core::{
+    ops::Range,
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+};
+
+use abi::{Errno, Result};
+use nucleus::{
+    PAGE_SIZE, Prot, VirtRange,
+    frame::check_not_scarce,
+    sync::{OnceArc, Rank, SpinLock},
+};
+use vm::{Backing, LargeAdvice, Map, MapError, MapRequest, Place};
+
+use super::{REGION_SIZE, REGION_START, path::Path, run::Run, table};
+use crate::counters::Counter;
+
+/// The most paths that a domain belongs to.
+const MOST_PATHS: usize = 1024;
+
+/// The most attempts to map pages around mappings of the program's own.
+const MOST_PARTS: usize = 128;
+
+/// The name of the region's mappings in `/proc/PID/maps`.
+const LABEL: &str = "[fbuf]";
+
+/// An address space that has entered the region. It belongs to paths as their originator or as a
+/// receiver until it [ends](Domain::end).
+pub struct Domain {
+    id: u64,
+    /// The process that entered it, for listings.
+    owner: u32,
+    map: Arc<Map>,
+    paths: SpinLock<Paths>,
+    /// Pages of its paths whose notices it has not fetched.
+    notices: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Paths {
+    list: Vec<Weak<Path>>,
+    has_ended: bool,
+}
+
+impl Domain {
+    /// Makes the address space `map` a domain unless `place`, which is its own, has one already:
+    /// maps the empty region into it, which reads as zeros, empty leaves (`fbufs.txt` 3.2.4).
+    ///
+    /// # Errors
+    /// `EEXIST` if something else is mapped there, `EINVAL` for a space of 32 bits, `ENOMEM`.
+    pub fn enter(map: &Arc<Map>, owner: u32, place: &OnceArc<Domain>) -> Result<Arc<Domain>> {
+        static IDS: AtomicU64 = AtomicU64::new(1);
+        let _entering = table::lock();
+        if let Some(domain) = place.get_arc() {
+            return Ok(domain);
+        }
+        check_not_scarce()?;
+        if map.layout().is_32_bits() {
+            return Err(Errno::EINVAL);
+        }
+        let request = empty(VirtRange::new(REGION_START, REGION_START + REGION_SIZE));
+        let place_of = Place::FixedNoReplace(REGION_START);
+        let mapped = map.map(MapRequest {
+            place: place_of,
+            ..request
+        });
+        mapped.map_err(errno)?;
+        let domain = Arc::new(Domain {
+            id: IDS.fetch_add(1, Relaxed),
+            owner,
+            map: map.clone(),
+            paths: SpinLock::new(Rank::Leaf, Paths::default()),
+            notices: AtomicUsize::new(0),
+        });
+        place.get_or_insert(|| domain.clone());
+        Ok(domain)
+    }
+
+    /// Returns its number, which no other domain has had.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Returns the process that entered the region.
+    pub fn owner(&self) -> u32 {
+        self.owner
+    }
+
+    /// Returns how many pages there are notices for, over all paths that it originates.
+    pub fn notices(&self) -> usize {
+        self.notices.load(Relaxed)
+    }
+
+    /// The address space goes away: it leaves all its paths, as if it had freed every message
+    /// (`fbufs.txt` 3.3). Its own mappings are left to the address space. May sleep.
+    pub fn end(self: &Arc<Domain>) {
+        let paths = {
+            let mut paths = self.paths.lock();
+            paths.has_ended = true;
+            core::mem::take(&mut paths.list)
+        };
+        for path in paths.iter().filter_map(Weak::upgrade) {
+            path.remove_domain(self, false);
+        }
+    }
+
+    /// Notes that it belongs to a path.
+    ///
+    /// # Errors
+    /// `EMFILE` for too many paths, `ENOMEM`, `EPIPE` after its end.
+    pub(super) fn join(&self, path: &Arc<Path>) -> Result<()> {
+        let mut paths = self.paths.lock();
+        if paths.has_ended {
+            return Err(Errno::EPIPE);
+        }
+        if paths.list.len() >= MOST_PATHS {
+            return Err(Errno::EMFILE);
+        }
+        paths.list.try_reserve(1)?;
+        paths.list.push(Arc::downgrade(path));
+        Ok(())
+    }
+
+    /// Notes that it has left a path.
+    pub(super) fn leave(&self, path: &Path) {
+        let mut paths = self.paths.lock();
+        let is_it = |other: &Weak<Path>| core::ptr::eq(other.as_ptr(), path);
+        if let Some(at) = paths.list.iter().position(is_it) {
+            paths.list.swap_remove(at);
+        }
+    }
+
+    pub(super) fn count_notices(&self, more: usize) {
+        self.notices.fetch_add(more, Relaxed);
+    }
+
+    pub(super) fn count_fetched(&self, fewer: usize) {
+        self.notices.fetch_sub(fewer, Relaxed);
+    }
+
+    /// Maps pages of a run at their place. Where the program has mappings of its own, it keeps
+    /// them.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(super) fn map(&self, run: &Arc<Run>, pages: Range<usize>, writable: bool) -> Result<()> {
+        let rights = match writable {
+            true => Prot::READ | Prot::WRITE,
+            false => Prot::READ,
+        };
+        let request = |range: VirtRange| MapRequest {
+            max_prot: rights,
+            backing: Backing::Object {
+                pager: run.clone(),
+                offset: (range.start - run.range().start) as u64,
+            },
+            shared: true,
+            prot: rights,
+            large: LargeAdvice::None,
+            ..empty(range)
+        };
+        let mut attempts = MOST_PARTS;
+        match self.map_around(run.addresses(pages), &request, &mut attempts) {
+            Ok(()) | Err(MapError::Exists) => Ok(()),
+            Err(_) => Err(Errno::ENOMEM),
+        }
+    }
+
+    /// Replaces the mappings of pages of a run by the empty region. They are gone on return, also
+    /// where memory is missing for the empty region.
+    pub(super) fn unmap(&self, run: &Run, pages: Range<usize>) {
+        let range = run.addresses(pages.clone());
+        let mut attempts = MOST_PARTS;
+        if self.map_around(range, &empty, &mut attempts).is_err() {
+            self.map.unmap_staying(range);
+        }
+        Counter::fbuf_revocations.add(pages.len() as u64);
+    }
+
+    /// Maps what `request` says for `range`; in parts where the program has mappings of its own,
+    /// which stay.
+    ///
+    /// # Errors
+    /// [`MapError::Exists`] if there are too many of these; those of [`Map::map`].
+    fn map_around(
+        &self,
+        range: VirtRange,
+        request: &dyn Fn(VirtRange) -> MapRequest,
+        attempts: &mut usize,
+    ) -> core::result::Result<(), MapError> {
+        *attempts = attempts.checked_sub(1).ok_or(MapError::Exists)?;
+        match self.map.map(request(range)) {
+            Ok(_) => Ok(()),
+            Err(MapError::Exists) if range.len() > PAGE_SIZE => {
+                let middle = range.start + range.len() / 2 / PAGE_SIZE * PAGE_SIZE;
+                let parts = [
+                    VirtRange::new(range.start, middle),
+                    VirtRange::new(middle, range.end),
+                ];
+                for part in parts {
+                    self.map_around(part, request, attempts)?;
+                }
+                Ok(())
+            }
+            Err(MapError::Exists) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Returns a request for the empty region at `range`.
+fn empty(range: VirtRange) -> MapRequest {
+    MapRequest {
+        place: Place::FixedOverStaying(range.start),
+        max_prot: Prot::READ,
+        no_reserve: true,
+        stays: true,
+        large: LargeAdvice::Refused,
+        label: LABEL,
+        ..MapRequest::zero(range.len(), Prot::READ)
+    }
+}
+
+fn errno(error: MapError) -> Errno {
+    match error {
+        MapError::Exists => Errno::EEXIST,
+        MapError::NoMemory | MapError::Again => Errno::ENOMEM,
+        _ => Errno::EINVAL,
+    }
+}

@@ -1,0 +1,484 @@
+//! A path: an originator, its receivers, and the runs of chunks that it has.
+
+use alloc::{
+    sync::{Arc, Weak},
+    vec::Vec,
+};
+use core::array;
+
+use abi::{Errno, Result};
+use nucleus::{
+    VirtRange,
+    frame::check_not_scarce,
+    sync::{Mutex, MutexGuard, SpinLock},
+    task::WaitQueue,
+};
+use vm::account::{self, Charge, Kind};
+
+use super::{
+    DEFAULT_LIMIT, MANY_NOTICES, MOST_MEMBERS, MOST_PATH_CHUNKS, MOST_RUN_CHUNKS, MOST_USER_CHUNKS,
+    Mode,
+    domain::Domain,
+    message::{Extent, Member, Messages},
+    run::Run,
+    shares::{Readers, RunShares},
+    table,
+};
+use crate::dag::Walk;
+
+/// A path. It lasts as long as its descriptors do; its runs, as long as messages include them.
+pub struct Path {
+    id: u64,
+    mode: Mode,
+    limit: usize,
+    /// The number of the originator's domain, and its process.
+    originator: u64,
+    owner: u32,
+    own: Weak<Path>,
+    pub(super) state: Mutex<State>,
+    /// The memory of a walk, for the next one.
+    pub(super) spare: SpinLock<Option<Walk>>,
+    /// Its records.
+    _charge: Option<Charge>,
+    /// Where each receiver waits for messages.
+    receivers: [WaitQueue; MOST_MEMBERS],
+    /// Where the originator waits for room and notices.
+    pub(super) sender: WaitQueue,
+}
+
+/// What a path is charged with, in bytes: its record, members and small messages.
+const RECORD_BYTES: usize = 64 << 10;
+
+/// What changes of a path.
+pub(super) struct State {
+    /// `None` once it has ended or left.
+    pub originator: Option<Arc<Domain>>,
+    pub members: [Option<Member>; MOST_MEMBERS],
+    /// By address.
+    pub runs: Vec<RunShares>,
+    pub messages: Messages,
+    /// Pages that the originator is to be told about.
+    notices: usize,
+}
+
+/// What a domain is to a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// It writes the chunks and sends.
+    Originator,
+    /// The receiver with this index.
+    Receiver(usize),
+    /// Nothing.
+    Stranger,
+}
+
+impl Path {
+    /// Makes a path of which `originator` is the originator, with at most `limit` chunks, or
+    /// [`DEFAULT_LIMIT`] for 0.
+    ///
+    /// # Errors
+    /// `EINVAL` for too large a limit, `ENOMEM`, `EMFILE`.
+    pub fn new(originator: &Arc<Domain>, mode: Mode, limit: usize) -> Result<Arc<Path>> {
+        let limit = match limit {
+            0 => DEFAULT_LIMIT,
+            1..=MOST_PATH_CHUNKS => limit,
+            _ => return Err(Errno::EINVAL),
+        };
+        check_not_scarce()?;
+        let path = table::lock().add_path(|id| {
+            Arc::new_cyclic(|own| Path {
+                id,
+                mode,
+                limit,
+                originator: originator.id(),
+                owner: originator.owner(),
+                own: own.clone(),
+                state: Mutex::new(
+                    crate::rank::FBUF_PATH,
+                    State {
+                        originator: Some(originator.clone()),
+                        members: array::from_fn(|_| None),
+                        runs: Vec::new(),
+                        messages: Messages::default(),
+                        notices: 0,
+                    },
+                ),
+                spare: SpinLock::new(nucleus::sync::Rank::Leaf, None),
+                _charge: account::current().map(|it| it.charge(Kind::Fbufs, 0, RECORD_BYTES)),
+                receivers: array::from_fn(|_| WaitQueue::new()),
+                sender: WaitQueue::new(),
+            })
+        })?;
+        originator.join(&path)?;
+        Ok(path)
+    }
+
+    /// Returns its number, which no other path has had.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Returns its mode.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Returns the number of the originator's domain.
+    pub fn originator(&self) -> u64 {
+        self.originator
+    }
+
+    pub(super) fn owner(&self) -> u32 {
+        self.owner
+    }
+
+    /// Returns how many chunks it may have.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Returns what `domain` is to the path.
+    pub fn role(&self, domain: &Arc<Domain>) -> Role {
+        self.state.lock().role(domain)
+    }
+
+    /// Returns where the domain waits: a receiver for messages, any other one for what the
+    /// originator waits for.
+    pub fn queue(&self, role: Role) -> &WaitQueue {
+        match role {
+            Role::Receiver(index) => self.receivers.get(index).unwrap_or(&self.sender),
+            _ => &self.sender,
+        }
+    }
+
+    /// Makes `domain` a receiver unless it is one, and returns its index. It can read the chunks of
+    /// a cached path from now on.
+    ///
+    /// # Errors
+    /// `EPERM` for the originator, `ENOSPC` for too many receivers, `EPIPE` once the originator is
+    /// gone, `ENOMEM`, `EMFILE`.
+    pub fn attach(&self, domain: &Arc<Domain>) -> Result<usize> {
+        check_not_scarce()?;
+        let mut state = self.state.lock();
+        match state.role(domain) {
+            Role::Receiver(index) => return Ok(index),
+            Role::Originator => return Err(Errno::EPERM),
+            Role::Stranger => {}
+        }
+        if state.originator.is_none() {
+            return Err(Errno::EPIPE);
+        }
+        let free = state.members.iter().position(Option::is_none);
+        let index = free.ok_or(Errno::ENOSPC)?;
+        let member = Member::new(domain.clone())?;
+        domain.join(&self.own.upgrade().ok_or(Errno::EPIPE)?)?;
+        if self.mode.is_cached() {
+            for (i, shares) in state.runs.iter().enumerate() {
+                let run = &shares.run;
+                if let Err(error) = domain.map(run, 0..run.pages(), false) {
+                    for shares in &state.runs[..i] {
+                        domain.unmap(&shares.run, 0..shares.run.pages());
+                    }
+                    domain.leave(self);
+                    return Err(error);
+                }
+            }
+        }
+        state.members[index] = Some(member);
+        Ok(index)
+    }
+
+    /// Gives the originator `chunks` neighbouring chunks, and returns their addresses.
+    ///
+    /// # Errors
+    /// `EPERM` for another domain, `EINVAL` for a number that is not allowed, `ENOSPC` beyond the
+    /// limit of the path or of the user and where the region is full, `ENOMEM`.
+    pub fn grow(&self, domain: &Arc<Domain>, chunks: usize) -> Result<VirtRange> {
+        if !(1..=MOST_RUN_CHUNKS).contains(&chunks) {
+            return Err(Errno::EINVAL);
+        }
+        check_not_scarce()?;
+        let mut state = self.state.lock();
+        state.check_originator(domain)?;
+        if state.chunks() + chunks > self.limit {
+            return Err(Errno::ENOSPC);
+        }
+        state.runs.try_reserve(1)?;
+        let pages = chunks * (super::CHUNK / nucleus::PAGE_SIZE);
+        let bytes = RunShares::bytes_for(pages);
+        let charge = match account::current() {
+            None => None,
+            Some(account) => {
+                let charge = account.charge_within(Kind::Fbufs, chunks, bytes, MOST_USER_CHUNKS);
+                Some(charge.ok_or(Errno::ENOSPC)?)
+            }
+        };
+        let path = self.own.upgrade().ok_or(Errno::EPIPE)?;
+        let run = table::lock().add_run(chunks, |start| {
+            Ok(Arc::new(Run::new(path, start, chunks, charge)?))
+        })?;
+        let given = RunShares::new(run.clone()).and_then(|shares| {
+            domain.map(&run, 0..pages, true)?;
+            if self.mode.is_cached() {
+                for member in state.members.iter().flatten() {
+                    member.domain.map(&run, 0..pages, false)?;
+                }
+            }
+            Ok(shares)
+        });
+        match given {
+            Ok(shares) => {
+                let place = state
+                    .runs
+                    .partition_point(|it| it.run.range().start < run.range().start);
+                state.runs.insert(place, shares);
+                Ok(run.range())
+            }
+            Err(error) => {
+                state.unmap_everywhere(&run);
+                run.end();
+                table::lock().remove_run(&run);
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes back the run that starts at `address`.
+    ///
+    /// # Errors
+    /// `EPERM` for another domain than the originator, `EINVAL` if no run starts there, `EBUSY`
+    /// while a message includes one of its pages.
+    pub fn shrink(&self, domain: &Arc<Domain>, address: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        state.check_originator(domain)?;
+        let is_it = |it: &RunShares| it.run.range().start.0 as u64 == address;
+        let at = state.runs.iter().position(is_it).ok_or(Errno::EINVAL)?;
+        if state.runs[at].is_referenced() {
+            return Err(Errno::EBUSY);
+        }
+        state.retire(at);
+        Ok(())
+    }
+
+    /// The domain leaves the path: as a receiver it frees all its messages, and as the originator
+    /// it sends no more. Its mappings of the path's chunks go.
+    pub fn leave(&self, domain: &Arc<Domain>) {
+        domain.leave(self);
+        self.remove_domain(domain, true);
+    }
+
+    /// The last descriptor is closed: everybody leaves.
+    pub fn close(&self) {
+        loop {
+            let domain = {
+                let state = self.state.lock();
+                let mut members = state.members.iter().flatten();
+                let member = members.next().map(|member| &member.domain);
+                match state.originator.as_ref().or(member) {
+                    Some(domain) => domain.clone(),
+                    None => return,
+                }
+            };
+            self.leave(&domain);
+        }
+    }
+
+    /// As [`leave`](Path::leave), with `unmaps`; otherwise the address space is going away.
+    pub(super) fn remove_domain(&self, domain: &Arc<Domain>, unmaps: bool) {
+        let mut freed: Vec<Vec<Extent>> = Vec::new();
+        let mut state = self.state.lock();
+        let read_all;
+        match state.role(domain) {
+            Role::Stranger => return,
+            Role::Originator => {
+                state.originator = None;
+                domain.count_fetched(core::mem::take(&mut state.notices));
+                read_all = true;
+            }
+            Role::Receiver(index) => {
+                let bit = 1 << index;
+                state.members[index] = None;
+                let State { messages, .. } = &mut *state;
+                // Without memory for the list, one message after the other.
+                let room = freed.try_reserve(messages.count()).is_ok();
+                if room {
+                    messages.forget_member(bit, &mut |extents| freed.push(extents));
+                } else {
+                    state = self.forget_slowly(state, bit);
+                }
+                read_all = self.mode.is_cached();
+            }
+        }
+        for shares in &mut state.runs {
+            match unmaps {
+                true if read_all => shares.leave_granted(domain),
+                true => {}
+                false => shares.forget_domain(domain),
+            }
+        }
+        self.retire_unused(&mut state);
+        drop(state);
+        for extents in freed {
+            self.release(extents);
+        }
+        self.receivers.iter().for_each(WaitQueue::wake_all);
+        self.sender.wake_all();
+    }
+
+    /// A receiver frees its messages one by one, with the path unlocked in between.
+    #[cold]
+    fn forget_slowly<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        bit: u16,
+    ) -> MutexGuard<'a, State> {
+        loop {
+            let mut freed = None;
+            state.messages.forget_one(bit, &mut freed);
+            let Some(extents) = freed else { return state };
+            drop(state);
+            self.release(extents);
+            state = self.state.lock();
+        }
+    }
+
+    /// Retires the runs that nobody can use any more, once the originator is gone: those without
+    /// references, unless receivers of a cached path still read them.
+    pub(super) fn retire_unused(&self, state: &mut State) {
+        let has_readers = self.mode.is_cached() && state.members.iter().any(Option::is_some);
+        if state.originator.is_some() || has_readers {
+            return;
+        }
+        let is_unused = |it: &RunShares| !it.is_referenced();
+        while let Some(at) = state.runs.iter().position(is_unused) {
+            state.retire(at);
+        }
+    }
+
+    /// Counts notices for the originator.
+    pub(super) fn note(&self, state: &mut State, pages: usize) {
+        let Some(originator) = &state.originator else {
+            return;
+        };
+        originator.count_notices(pages);
+        let before = state.notices;
+        state.notices += pages;
+        if before < MANY_NOTICES && state.notices >= MANY_NOTICES {
+            self.sender.wake_all();
+        }
+    }
+
+    /// Takes up to `most` ranges of pages that were freed by all their receivers since they were
+    /// sent, and calls `each` with their addresses.
+    ///
+    /// # Errors
+    /// `EPERM` for another domain than the originator.
+    pub fn take_notices(
+        &self,
+        domain: &Arc<Domain>,
+        most: usize,
+        each: &mut dyn FnMut(VirtRange),
+    ) -> Result<()> {
+        let mut state = self.state.lock();
+        state.check_originator(domain)?;
+        let mut taken = 0;
+        let mut pages = 0;
+        for shares in &mut state.runs {
+            while taken < most
+                && let Some(range) = shares.take_notice()
+            {
+                taken += 1;
+                pages += range.len();
+                each(shares.run.addresses(range));
+            }
+        }
+        state.notices = state.notices.saturating_sub(pages);
+        domain.count_fetched(pages);
+        Ok(())
+    }
+}
+
+impl Drop for Path {
+    fn drop(&mut self) {
+        table::lock().remove_path(self);
+    }
+}
+
+impl State {
+    /// Returns what `domain` is to the path.
+    pub fn role(&self, domain: &Arc<Domain>) -> Role {
+        let is_it = |other: &Arc<Domain>| Arc::ptr_eq(other, domain);
+        if self.originator.as_ref().is_some_and(is_it) {
+            return Role::Originator;
+        }
+        let is_member = |it: &Option<Member>| it.as_ref().is_some_and(|it| is_it(&it.domain));
+        match self.members.iter().position(is_member) {
+            Some(index) => Role::Receiver(index),
+            None => Role::Stranger,
+        }
+    }
+
+    /// # Errors
+    /// `EPERM` unless `domain` is the originator.
+    pub fn check_originator(&self, domain: &Arc<Domain>) -> Result<()> {
+        match self.role(domain) {
+            Role::Originator => Ok(()),
+            _ => Err(Errno::EPERM),
+        }
+    }
+
+    /// Returns how many chunks the path has.
+    pub fn chunks(&self) -> usize {
+        self.runs.iter().map(|it| it.run.chunks()).sum()
+    }
+
+    /// Returns how many pages the originator is to be told about.
+    pub fn notices(&self) -> usize {
+        self.notices
+    }
+
+    /// Returns the domains that need no grants for a run, if some have any.
+    pub fn readers(&mut self, mode: Mode, run: &Run) -> Readers {
+        if !self.shares(run).is_some_and(|it| it.has_grants()) {
+            return Readers::default();
+        }
+        let mut readers = Readers::default();
+        let members = self.members.iter().flatten().map(|member| &member.domain);
+        let members = members.filter(|_| mode.is_cached());
+        let all = members.chain(self.originator.as_ref());
+        for (place, domain) in readers.iter_mut().zip(all) {
+            *place = Some(domain.clone());
+        }
+        readers
+    }
+
+    /// Returns the state of a run.
+    pub fn shares(&mut self, run: &Run) -> Option<&mut RunShares> {
+        let start = run.range().start;
+        let found = self
+            .runs
+            .binary_search_by_key(&start, |it| it.run.range().start);
+        found.ok().and_then(|at| self.runs.get_mut(at))
+    }
+
+    /// Unmaps all of a run in all domains of the path.
+    fn unmap_everywhere(&self, run: &Run) {
+        let members = self.members.iter().flatten().map(|member| &member.domain);
+        for domain in members.chain(self.originator.as_ref()) {
+            domain.unmap(run, 0..run.pages());
+        }
+    }
+
+    /// Ends a run without references, and frees its addresses.
+    fn retire(&mut self, at: usize) {
+        let shares = self.runs.remove(at);
+        self.unmap_everywhere(&shares.run);
+        shares.run.end();
+        table::lock().remove_run(&shares.run);
+        let notices = shares.notices();
+        if let Some(originator) = &self.originator {
+            self.notices = self.notices.saturating_sub(notices);
+            originator.count_fetched(notices);
+        }
+    }
+}

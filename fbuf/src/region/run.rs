@@ -1,0 +1,275 @@
+//! A run: neighbouring chunks that a path has got together, and their pages.
+
+use alloc::{boxed::Box, sync::Arc};
+use core::{
+    ops::Range,
+    sync::atomic::{
+        AtomicBool, AtomicU64, AtomicUsize,
+        Ordering::{Relaxed, SeqCst},
+    },
+};
+
+use nucleus::{
+    Frame, OutOfMemory, PAGE_SIZE, VirtAddr, VirtRange,
+    frame::{Contents, Owned},
+    try_vec,
+};
+use vm::{
+    Description, Lookup, Object, Pager, PagerError,
+    account::{Charge, Kind, Stock},
+    alloc_frame,
+};
+
+use super::{CHUNK, path::Path};
+use crate::counters::Counter;
+
+/// Idle pages of all runs.
+pub(super) static IDLE_PAGES: AtomicUsize = AtomicUsize::new(0);
+
+/// The memory of neighbouring chunks. Its pages are swap-backed and charged to the account of the
+/// originator. Mappings of it are made and removed under the lock of its path.
+pub struct Run {
+    /// Its path; the path drops its handles when the run ends.
+    pub(super) path: Arc<Path>,
+    start: VirtAddr,
+    pages: usize,
+    object: Object,
+    /// Pages that nobody may write now, one bit each. [changed with the path locked]
+    secured: Box<[AtomicU64]>,
+    /// Pages whose contents nobody needs, one bit each: they are dropped when memory is short. No
+    /// mapping of one can be written. [set with the path locked, cleared with the page locked]
+    idle: Box<[AtomicU64]>,
+    /// No page comes into it any more.
+    has_ended: AtomicBool,
+    /// The chunks, for the originator.
+    _charge: Option<Charge>,
+}
+
+impl Run {
+    pub(super) fn new(
+        path: Arc<Path>,
+        start: VirtAddr,
+        chunks: usize,
+        charge: Option<Charge>,
+    ) -> Result<Run, OutOfMemory> {
+        let pages = chunks * (CHUNK / PAGE_SIZE);
+        let account = charge.as_ref().map(|charge| charge.account().clone());
+        Ok(Run {
+            path,
+            start,
+            pages,
+            object: Object::of_zeros(pages as u64, Stock::new(account, Kind::SharedMemory)),
+            secured: bits(pages)?,
+            idle: bits(pages)?,
+            has_ended: AtomicBool::new(false),
+            _charge: charge,
+        })
+    }
+
+    /// Returns the addresses.
+    pub fn range(&self) -> VirtRange {
+        VirtRange::new(self.start, self.start + self.pages * PAGE_SIZE)
+    }
+
+    /// Returns the number of pages.
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Returns the number of chunks.
+    pub fn chunks(&self) -> usize {
+        self.pages / (CHUNK / PAGE_SIZE)
+    }
+
+    /// Returns the page with this address, counted from the start of the run.
+    pub(super) fn page_at(&self, address: u64) -> Option<usize> {
+        let offset = usize::try_from(address).ok()?.checked_sub(self.start.0)?;
+        Some(offset / PAGE_SIZE).filter(|&page| page < self.pages)
+    }
+
+    /// Returns the addresses of these pages.
+    pub(super) fn addresses(&self, pages: Range<usize>) -> VirtRange {
+        let at = |page: usize| self.start + page * PAGE_SIZE;
+        VirtRange::new(at(pages.start), at(pages.end))
+    }
+
+    /// Whether nobody may write the page.
+    pub(super) fn is_secured(&self, page: usize) -> bool {
+        let word = self.secured.get(page / 64);
+        word.is_some_and(|word| word.load(SeqCst) >> (page % 64) & 1 != 0)
+    }
+
+    /// Sets whether the page may be written; returns whether that changed. Mappings keep the right
+    /// that they have.
+    pub(super) fn set_secured(&self, page: usize, secured: bool) -> bool {
+        change(&self.secured, page, secured)
+    }
+
+    /// Returns how many pages are secured.
+    pub fn secured_count(&self) -> usize {
+        let ones = |word: &AtomicU64| word.load(SeqCst).count_ones() as usize;
+        self.secured.iter().map(ones).sum()
+    }
+
+    /// The contents of these pages are not needed any more, unless the originator writes them
+    /// again. Returns false, and changes nothing, if a device may be writing them.
+    pub(super) fn set_idle(&self, pages: Range<usize>) -> bool {
+        let set = |page: usize, idle: bool| {
+            let more = usize::from(change(&self.idle, page, idle));
+            match idle {
+                true => IDLE_PAGES.fetch_add(more, Relaxed),
+                false => IDLE_PAGES.fetch_sub(more, Relaxed),
+            };
+        };
+        pages.clone().for_each(|page| set(page, true));
+        let protected = self.protect(pages.clone());
+        if !protected {
+            pages.for_each(|page| set(page, false));
+        }
+        protected
+    }
+
+    /// The page is used again. Returns whether it was idle.
+    pub(super) fn wake(&self, page: usize) -> bool {
+        let was_idle = change(&self.idle, page, false);
+        if was_idle {
+            IDLE_PAGES.fetch_sub(1, Relaxed);
+        }
+        was_idle
+    }
+
+    /// Drops up to `most` idle pages; returns how many.
+    pub(super) fn drop_idle(&self, most: usize) -> usize {
+        if self.idle.iter().all(|word| word.load(Relaxed) == 0) {
+            return 0;
+        }
+        let mut left = most;
+        let dropped = self.object.remove_those(0..self.pages as u64, |page| {
+            let goes = left > 0 && self.wake(page as usize);
+            left -= usize::from(goes);
+            goes
+        });
+        Counter::fbuf_pages_dropped.add(dropped as u64);
+        dropped
+    }
+
+    /// Removes the right to write these pages, which are secured, from all mappings. Returns false
+    /// if a device may be writing them.
+    pub(super) fn protect(&self, pages: Range<usize>) -> bool {
+        self.object
+            .write_protect(pages.start as u64..pages.end as u64)
+    }
+
+    /// Ends the run: frees its pages, removes every mapping of them, and lets none come any more.
+    pub(super) fn end(&self) {
+        // A fault that makes a page looks at this with the page locked.
+        self.has_ended.store(true, SeqCst);
+        self.object.remove_pages(0, self.pages as u64);
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        for page in 0..self.pages {
+            self.wake(page);
+        }
+    }
+}
+
+/// Returns a bit for each page, none of them set.
+fn bits(pages: usize) -> Result<Box<[AtomicU64]>, OutOfMemory> {
+    let mut words = try_vec(pages.div_ceil(64))?;
+    words.resize_with(pages.div_ceil(64), || AtomicU64::new(0));
+    Ok(words.into_boxed_slice())
+}
+
+/// Sets or clears a bit; returns whether that changed it.
+fn change(bits: &[AtomicU64], page: usize, to: bool) -> bool {
+    let Some(word) = bits.get(page / 64) else {
+        return false;
+    };
+    let bit = 1 << (page % 64);
+    // Most bits are as they should be.
+    if (word.load(SeqCst) & bit != 0) == to {
+        return false;
+    }
+    let before = match to {
+        true => word.fetch_or(bit, SeqCst),
+        false => word.fetch_and(!bit, SeqCst),
+    };
+    (before & bit != 0) != to
+}
+
+impl Pager for Run {
+    fn object(&self) -> &Object {
+        &self.object
+    }
+
+    fn lookup(&self, index: u64) -> Result<Lookup, PagerError> {
+        if index >= self.pages as u64 {
+            return Err(PagerError::BeyondEnd);
+        }
+        self.object
+            .get_or_insert(index, || match self.has_ended.load(SeqCst) {
+                true => Err(PagerError::BeyondEnd),
+                false => Ok(Frame::alloc(Contents::Zeroed)?),
+            })
+    }
+
+    fn punch_hole(&self, pages: Range<u64>) -> Option<Result<(), PagerError>> {
+        let end = pages.end.min(self.pages as u64);
+        if (pages.start..end).any(|page| self.is_secured(page as usize)) {
+            return Some(Err(PagerError::Protected));
+        }
+        let count = end.saturating_sub(pages.start);
+        let dropped = self.object.remove_pages(pages.start, count);
+        Counter::fbuf_pages_dropped.add(dropped as u64);
+        Some(Ok(()))
+    }
+
+    fn reserve(&self, index: u64) -> Result<(), PagerError> {
+        if self.is_secured(index as usize) {
+            return Err(PagerError::Protected);
+        }
+        match self.object.bring_in_to_write(index)? {
+            Some(page) => {
+                let made = self
+                    .object
+                    .own(index, page, || alloc_frame(Contents::Stale));
+                made.map(drop).map_err(PagerError::from)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn mark_dirty(&self, index: u64, entering: Option<&Frame>) -> bool {
+        let Some(page) = entering else { return true };
+        let may_write = !page.is_lent() && !self.is_secured(index as usize);
+        if may_write {
+            self.wake(index as usize);
+        }
+        may_write
+    }
+
+    fn lend(&self, index: u64) -> Option<Owned> {
+        self.object.lend(index, || true)
+    }
+
+    fn admit(&self, pages: Range<u64>, enter: &mut dyn FnMut() -> bool) {
+        let is_within = pages.end <= self.pages as u64;
+        let is_secured = |page: u64| self.is_secured(page as usize);
+        if is_within && !self.has_ended.load(SeqCst) && !pages.clone().any(is_secured) {
+            for page in pages {
+                self.wake(page as usize);
+            }
+            enter();
+        }
+    }
+
+    fn describe(&self) -> Description {
+        Description {
+            name: b"/dev/fbuf (deleted)".to_vec(),
+            ..Description::default()
+        }
+    }
+}

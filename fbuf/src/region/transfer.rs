@@ -1,0 +1,472 @@
+//! Messages: send, receive, free, secure (`fbufs.txt` 3.1, 3.2.3, 3.2.4).
+//!
+//! ```text
+//!   send:     walk the aggregate ─> extents ─> hold those of other paths, one path at a time
+//!                                               └─> lock this path: hold its own, queue, wake
+//!   free:     the last receiver ─> drop the references, one path at a time
+//!                                   └─> pages without any: unmap, writable again, notice
+//! ```
+//!
+//! *Hold* checks the sender's right to the pages once more, gives them to receivers that cannot
+//! read them, secures them if their path is secured, and adds a reference to each. The check while
+//! the aggregate was read only decides which memory the kernel looks at.
+
+use alloc::{sync::Arc, vec::Vec};
+use core::ops::Range;
+
+use abi::{Errno, Result};
+use nucleus::{VirtRange, frame::check_not_scarce, try_vec};
+
+use super::{
+    MOST_MEMBERS,
+    domain::Domain,
+    message::Extent,
+    path::{Path, Role, State},
+    reading::Reading,
+};
+use crate::{counters::Counter, dag::Walk};
+
+/// A message, as its receiver gets it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Received {
+    /// The address of the root node.
+    pub root: u64,
+    /// The message's number, to free it.
+    pub id: u64,
+    /// The number of the sender's domain.
+    pub sender: u64,
+    /// Bytes of data.
+    pub bytes: u64,
+}
+
+/// Receivers, one for each index of a member.
+type Receivers = [Option<Arc<Domain>>; MOST_MEMBERS];
+
+impl Path {
+    /// Sends the aggregate with this root to one receiver, or to all with `None`. Returns the
+    /// message's number and how many notices wait.
+    ///
+    /// # Errors
+    /// `EAGAIN` if a queue is full; `EPERM` for another domain than the originator; `EINVAL` for a
+    /// receiver that is none; `EPIPE` without a receiver; those of
+    /// [`WalkError`](crate::dag::WalkError); `EBUSY` if a device may be writing a page that is to
+    /// be secured; `ENOMEM`.
+    pub fn send(&self, sender: &Arc<Domain>, to: Option<usize>, root: u64) -> Result<(u64, usize)> {
+        // A full queue is found out before the work.
+        self.state.lock().targets(sender, to)?;
+        check_not_scarce()?;
+        let mut walk = self.spare.lock().take().unwrap_or_default();
+        let sent = self.send_walked(&mut walk, sender, to, root);
+        walk.shrink();
+        let before = self.spare.lock().replace(walk);
+        drop(before);
+        sent
+    }
+
+    fn send_walked(
+        &self,
+        walk: &mut Walk,
+        sender: &Arc<Domain>,
+        to: Option<usize>,
+        root: u64,
+    ) -> Result<(u64, usize)> {
+        let mut reading = Reading::new(sender, self);
+        walk.run(root, &mut reading, &mut |_| {})?;
+        let (own, others) = self.extents(walk, &mut reading)?;
+        drop(reading);
+        let mut held = 0;
+        if !others.is_empty() {
+            let receivers = self.receivers_of(sender, to)?;
+            for extent in &others {
+                let path = &extent.run.path;
+                let mut state = path.state.lock();
+                if let Err(error) = path.hold(&mut state, extent, sender, &receivers) {
+                    drop(state);
+                    self.release_first(others, held);
+                    return Err(error);
+                }
+                held += 1;
+            }
+        }
+        let mut all = own;
+        if all.try_reserve(others.len()).is_err() {
+            self.release_first(others, held);
+            return Err(Errno::ENOMEM);
+        }
+        match self.enqueue(walk, sender, to, root, all, others) {
+            Ok(sent) => Ok(sent),
+            Err((error, others)) => {
+                self.release_first(others, held);
+                Err(error)
+            }
+        }
+    }
+
+    /// Splits what a walk has reached into extents of this path's runs, and those of others.
+    fn extents(
+        &self,
+        walk: &Walk,
+        reading: &mut Reading<'_>,
+    ) -> Result<(Vec<Extent>, Vec<Extent>)> {
+        let (mut own, mut others) = (try_vec(walk.pages.len())?, Vec::new());
+        for range in walk.pages.iter() {
+            let mut start = range.start;
+            while start < range.end {
+                let run = reading.run_at(start)?;
+                let end = range.end.min(run.range().end.0 as u64);
+                let (run, pages) = reading.pages_at(start..end)?;
+                start = end;
+                let run = run.clone();
+                let list = match core::ptr::eq(&*run.path, self) {
+                    true => &mut own,
+                    false => &mut others,
+                };
+                list.try_reserve(1)?;
+                list.push(Extent { run, pages });
+            }
+        }
+        Ok((own, others))
+    }
+
+    /// Returns the domains that a message is for.
+    fn receivers_of(&self, sender: &Arc<Domain>, to: Option<usize>) -> Result<Receivers> {
+        let state = self.state.lock();
+        let bits = state.targets(sender, to)?;
+        Ok(state.domains(bits))
+    }
+
+    /// Holds the message's own pages and puts it into the queues.
+    fn enqueue(
+        &self,
+        walk: &Walk,
+        sender: &Arc<Domain>,
+        to: Option<usize>,
+        root: u64,
+        mut extents: Vec<Extent>,
+        others: Vec<Extent>,
+    ) -> core::result::Result<(u64, usize), (Errno, Vec<Extent>)> {
+        let mut state = self.state.lock();
+        let bits = match state.targets(sender, to) {
+            Ok(bits) => bits,
+            Err(error) => return Err((error, others)),
+        };
+        // Receivers of a cached path can read its pages already.
+        let receivers = match self.mode().is_cached() {
+            true => Receivers::default(),
+            false => state.domains(bits),
+        };
+        for i in 0..extents.len() {
+            if let Err(error) = self.hold(&mut state, &extents[i], sender, &receivers) {
+                for extent in &extents[..i] {
+                    self.unhold(&mut state, extent, false);
+                }
+                return Err((error, others));
+            }
+        }
+        let own = extents.len();
+        extents.extend(others);
+        match state.messages.add(root, walk.bytes, bits, extents) {
+            Ok(id) => {
+                for (index, member) in state.members.iter_mut().enumerate() {
+                    if bits >> index & 1 != 0
+                        && let Some(member) = member
+                    {
+                        member.queue.push_back(id);
+                    }
+                }
+                let notices = state.notices();
+                drop(state);
+                Counter::fbuf_messages.add(1);
+                Counter::fbuf_bytes_passed.add(walk.bytes);
+                for index in (0..MOST_MEMBERS).filter(|index| bits >> index & 1 != 0) {
+                    self.queue(Role::Receiver(index)).wake_shared(false);
+                }
+                Ok((id, notices))
+            }
+            Err((error, mut extents)) => {
+                for extent in &extents[..own] {
+                    self.unhold(&mut state, extent, false);
+                }
+                extents.drain(..own);
+                Err((error, extents))
+            }
+        }
+    }
+
+    /// Makes the pages of an extent of this path readable for the receivers, secures them if the
+    /// path is secured, and adds a reference to each.
+    ///
+    /// # Errors
+    /// `EFAULT` if the sender may not read them, `EAGAIN` for too many references or domains,
+    /// `EBUSY`, `ENOMEM`; nothing has changed then.
+    fn hold(
+        &self,
+        state: &mut State,
+        extent: &Extent,
+        sender: &Arc<Domain>,
+        receivers: &Receivers,
+    ) -> Result<()> {
+        let pages = || extent.pages.clone();
+        if !state.may_read(self, &extent.run, sender, pages()) {
+            return Err(Errno::EFAULT);
+        }
+        let reads_all = |domain: &Option<Arc<Domain>>| {
+            let domain = domain.as_ref();
+            domain.is_some_and(|domain| self.reads_all(state, domain))
+        };
+        let reads_all: [bool; MOST_MEMBERS] = receivers.each_ref().map(reads_all);
+        let shares = state.shares(&extent.run).ok_or(Errno::EFAULT)?;
+        shares.check_room(pages())?;
+        let secured = match self.mode().is_secured() {
+            true => shares.secure(pages()),
+            false => Ok(()),
+        };
+        let held = secured.and_then(|()| {
+            let mut given = receivers.iter().zip(reads_all);
+            given.try_for_each(|(domain, reads_all)| match domain {
+                Some(domain) => shares.grant(domain, pages(), reads_all),
+                None => Ok(()),
+            })
+        });
+        match held {
+            Ok(()) => {
+                shares.refer(pages());
+                Ok(())
+            }
+            Err(error) => {
+                let readers = state.readers(self.mode(), &extent.run);
+                if let Some(shares) = state.shares(&extent.run) {
+                    shares.withdraw_unreferenced(pages(), &readers);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Drops the references of an extent of this path; with `notes`, tells the originator.
+    fn unhold(&self, state: &mut State, extent: &Extent, notes: bool) {
+        let notes = notes && state.originator.is_some();
+        let readers = state.readers(self.mode(), &extent.run);
+        let Some(shares) = state.shares(&extent.run) else {
+            return;
+        };
+        let noted = shares.unrefer(extent.pages.clone(), notes, &readers);
+        if noted > 0 {
+            self.note(state, noted);
+        }
+    }
+
+    /// Drops the references of the first `held` extents.
+    fn release_first(&self, mut extents: Vec<Extent>, held: usize) {
+        extents.truncate(held);
+        self.release_all(extents, false);
+    }
+
+    /// Drops the references of a message that nobody has any more.
+    pub(super) fn release(&self, extents: Vec<Extent>) {
+        self.release_all(extents, true);
+    }
+
+    fn release_all(&self, extents: Vec<Extent>, notes: bool) {
+        let mut rest = &extents[..];
+        while let Some(first) = rest.first() {
+            // Neighbouring extents are mostly of one path.
+            let path = &first.run.path;
+            let mut state = path.state.lock();
+            let is_same = |it: &&Extent| Arc::ptr_eq(&it.run.path, path);
+            let count = rest.iter().take_while(is_same).count();
+            for extent in &rest[..count] {
+                path.unhold(&mut state, extent, notes);
+            }
+            path.retire_unused(&mut state);
+            drop(state);
+            rest = &rest[count..];
+        }
+    }
+
+    /// Takes the oldest message for the receiver; `None` if there is none now.
+    ///
+    /// # Errors
+    /// `EPERM` for a domain that is no receiver; `EPIPE` if there will be none.
+    pub fn receive(&self, domain: &Arc<Domain>) -> Result<Option<Received>> {
+        let mut state = self.state.lock();
+        let Role::Receiver(index) = state.role(domain) else {
+            return Err(Errno::EPERM);
+        };
+        let State {
+            members, messages, ..
+        } = &mut *state;
+        let next = members[index]
+            .as_mut()
+            .and_then(|member| member.queue.pop_front());
+        let Some(id) = next else {
+            return match state.originator {
+                Some(_) => Ok(None),
+                None => Err(Errno::EPIPE),
+            };
+        };
+        let message = messages.get(id).ok_or(Errno::EPIPE)?;
+        message.queued &= !(1 << index);
+        message.held |= 1 << index;
+        let received = Received {
+            root: message.root,
+            id,
+            sender: self.originator(),
+            bytes: message.bytes,
+        };
+        drop(state);
+        self.sender.wake_shared(false);
+        Ok(Some(received))
+    }
+
+    /// The receiver is done with a message that it has received.
+    ///
+    /// # Errors
+    /// `EPERM` for a domain that is no receiver; `EINVAL` for a message that it does not have.
+    pub fn free(&self, domain: &Arc<Domain>, id: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        let Role::Receiver(index) = state.role(domain) else {
+            return Err(Errno::EPERM);
+        };
+        let bit = 1 << index;
+        let message = state.messages.get(id).filter(|it| it.held & bit != 0);
+        message.ok_or(Errno::EINVAL)?.held &= !bit;
+        let was_full = !state.messages.has_room();
+        let Some(extents) = state.messages.take_if_free(id) else {
+            return Ok(());
+        };
+        if extents.iter().all(|it| core::ptr::eq(&*it.run.path, self)) {
+            for extent in &extents {
+                self.unhold(&mut state, extent, true);
+            }
+            self.retire_unused(&mut state);
+            drop(state);
+        } else {
+            drop(state);
+            self.release(extents);
+        }
+        if was_full {
+            self.sender.wake_shared(false);
+        }
+        Ok(())
+    }
+
+    /// A receiver asks that pages which its messages include are not written until they are freed
+    /// (`fbufs.txt` 3.2.4). On a secured path nothing is left to do.
+    ///
+    /// # Errors
+    /// `EPERM` for a domain that is no receiver; `EFAULT` for pages that no message of it includes;
+    /// `EBUSY` if a device may be writing them; `E2BIG` for pages of too many runs; `EINVAL`.
+    pub fn secure(&self, domain: &Arc<Domain>, bytes: VirtRange) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let bytes = bytes.start.0 as u64..bytes.end.0 as u64;
+        let mut reading = Reading::new(domain, self);
+        let mut start = bytes.start;
+        while start < bytes.end {
+            let run = reading.run_at(start)?.clone();
+            let end = bytes.end.min(run.range().end.0 as u64);
+            let (_, pages) = reading.pages_at(start..end)?;
+            start = end;
+            let extent = Extent { run, pages };
+            {
+                let state = self.state.lock();
+                let Role::Receiver(index) = state.role(domain) else {
+                    return Err(Errno::EPERM);
+                };
+                if !state.holds(index, &extent) {
+                    return Err(Errno::EFAULT);
+                }
+            }
+            let path = &extent.run.path;
+            let mut state = path.state.lock();
+            let shares = state.shares(&extent.run).ok_or(Errno::EFAULT)?;
+            // They may have been freed since.
+            if !shares.are_referenced(extent.pages.clone()) {
+                return Err(Errno::EFAULT);
+            }
+            shares.secure(extent.pages.clone())?;
+        }
+        Ok(())
+    }
+
+    /// Whether the receiver has a message to take, whether the originator is gone, whether there is
+    /// room for a message to all, and how many notices wait.
+    pub fn readiness(&self, role: Role) -> Readiness {
+        let state = self.state.lock();
+        let member = match role {
+            Role::Receiver(index) => state.members.get(index).and_then(Option::as_ref),
+            _ => None,
+        };
+        let mut members = state.members.iter().flatten();
+        Readiness {
+            has_message: member.is_some_and(|member| !member.queue.is_empty()),
+            is_over: state.originator.is_none(),
+            has_room: state.messages.has_room() && members.all(|member| member.has_room()),
+            notices: state.notices(),
+        }
+    }
+}
+
+/// What is ready of a path.
+#[derive(Clone, Copy, Debug)]
+pub struct Readiness {
+    /// The receiver has a message to take.
+    pub has_message: bool,
+    /// The originator is gone.
+    pub is_over: bool,
+    /// Every queue has room.
+    pub has_room: bool,
+    /// Notices that wait for the originator.
+    pub notices: usize,
+}
+
+impl State {
+    /// Returns the receivers of a message by bits: each has room in its queue.
+    ///
+    /// # Errors
+    /// As [`Path::send`].
+    fn targets(&self, sender: &Arc<Domain>, to: Option<usize>) -> Result<u16> {
+        self.check_originator(sender)?;
+        let mut bits = 0;
+        let mut is_full = !self.messages.has_room();
+        for (index, member) in self.members.iter().enumerate() {
+            if to.is_none_or(|to| to == index)
+                && let Some(member) = member
+            {
+                bits |= 1 << index;
+                is_full |= !member.has_room();
+            }
+        }
+        match (bits, to) {
+            (0, Some(_)) => Err(Errno::EINVAL),
+            (0, None) => Err(Errno::EPIPE),
+            _ if is_full => Err(Errno::EAGAIN),
+            _ => Ok(bits),
+        }
+    }
+
+    fn domains(&self, bits: u16) -> Receivers {
+        core::array::from_fn(|index| {
+            let member = self.members.get(index)?.as_ref()?;
+            (bits >> index & 1 != 0).then(|| member.domain.clone())
+        })
+    }
+
+    /// Whether messages that the receiver holds include all pages of the extent.
+    fn holds(&self, index: usize, extent: &Extent) -> bool {
+        let held = || {
+            let mine = self.messages.iter().filter(|it| it.held >> index & 1 != 0);
+            let extents = mine.flat_map(|it| &it.extents);
+            extents.filter(|it| Arc::ptr_eq(&it.run, &extent.run))
+        };
+        let mut rest: Range<usize> = extent.pages.clone();
+        while rest.start < rest.end {
+            let here = held().find(|it| it.pages.contains(&rest.start));
+            let Some(found) = here else { return false };
+            rest.start = found.pages.end;
+        }
+        true
+    }
+}

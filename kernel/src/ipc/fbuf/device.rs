@@ -1,0 +1,107 @@
+//! `/dev/fbuf`.
+
+use alloc::sync::Arc;
+
+use abi::{
+    Errno, Result,
+    raw::general::{O_RDWR, RLIMIT_NOFILE},
+};
+use fbuf::{
+    Sink, Source,
+    region::{CHUNK, Domain, Mode, Path, REGION_SIZE, REGION_START, default_mode},
+};
+use fs::{File, Location, OpenFlags, Ready, device::register_char_device};
+use nucleus::{VirtAddr, user};
+
+use super::{Words, exchange, path::PathFile, request, words};
+use crate::process::{files::OpenFile, thread};
+
+/// The major of devices that have none of their own.
+pub const MAJOR: u32 = 10;
+/// Free for local use on Linux.
+pub const MINOR: u32 = 241;
+
+/// The version of the interface.
+const VERSION: u64 = 1;
+/// The bit of a mode that asks for the kernel's default.
+const BY_DEFAULT: u64 = 4;
+
+struct Device {
+    location: Location,
+}
+
+/// Registers the device.
+///
+/// # Errors
+/// `EBUSY` if the number is taken.
+pub fn register() -> Result<()> {
+    register_char_device(MAJOR, MINOR..=MINOR, |at, _, _| {
+        Ok(Arc::new(Device {
+            location: at.clone(),
+        }) as Arc<dyn File>)
+    })
+}
+
+impl File for Device {
+    fn read(&self, _: Option<u64>, _: OpenFlags, _: &mut dyn Sink) -> Result<usize> {
+        Err(Errno::EINVAL)
+    }
+
+    fn write(&self, _: Option<u64>, _: OpenFlags, _: &mut dyn Source) -> Result<usize> {
+        Err(Errno::EINVAL)
+    }
+
+    fn has_readiness(&self) -> bool {
+        false
+    }
+
+    fn ready_now(&self) -> Option<Ready> {
+        Some(Ready::ALWAYS)
+    }
+
+    fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
+        match command {
+            request::ENTER => exchange(argument, |_| enter()),
+            request::PATH => {
+                let [mode, limit, ..]: Words = user::read(argument)?;
+                make_path(mode, limit)
+            }
+            _ => Err(Errno::ENOTTY),
+        }
+    }
+
+    fn location(&self) -> Option<&Location> {
+        Some(&self.location)
+    }
+}
+
+fn enter() -> Result<Words> {
+    let space = thread::current_space().ok_or(Errno::ENOTTY)?;
+    let owner = thread::with_current(|thread| thread.process().pid()).unwrap_or(0);
+    let domain = Domain::enter(space.map(), owner, space.domain_place())?;
+    Ok(words([
+        VERSION,
+        REGION_START.0 as u64,
+        REGION_SIZE as u64,
+        CHUNK as u64,
+        domain.id(),
+        default_mode().bits().into(),
+    ]))
+}
+
+/// Makes a path of which the caller is the originator; returns its descriptor.
+fn make_path(mode: u64, limit: u64) -> Result<usize> {
+    let mode = match mode {
+        BY_DEFAULT => Some(default_mode()),
+        mode => u32::try_from(mode).ok().and_then(Mode::from_bits),
+    };
+    let mode = mode.ok_or(Errno::EINVAL)?;
+    let domain = super::domain().ok_or(Errno::EPERM)?;
+    let limit = usize::try_from(limit).map_err(|_| Errno::EINVAL)?;
+    let most = thread::with_current(|me| me.process().limits().soft(RLIMIT_NOFILE));
+    let (most, own) = most.zip(thread::current_shared()).ok_or(Errno::ENOTTY)?;
+    let slot = own.files.reserve(0, most)?;
+    let file = Arc::new(PathFile::new(Path::new(&domain, mode, limit)?));
+    let open = OpenFile::new(file, OpenFlags::from_bits_retain(O_RDWR));
+    Ok(slot.install(open, true))
+}

@@ -1,0 +1,62 @@
+//! `/dev/fbuf` and the descriptors of fbuf paths: what programs ask of [`fbuf::region`].
+//!
+//! A request takes and gives an array of eight words. A domain is the caller's address space; a
+//! path's descriptor is the capability to attach to it.
+//!
+//! - [`device`]: enter the region, make a path.
+//! - [`path`]: the file of a path: attach, grow, shrink, send, receive, free, notices, secure.
+
+pub mod device;
+mod path;
+
+use abi::Result;
+use alloc::sync::Arc;
+use fbuf::region::Domain;
+use nucleus::{VirtAddr, user};
+
+use crate::process::thread;
+
+/// The words of a request.
+type Words = [u64; 8];
+
+/// The requests, in the encoding of Linux's `_IOWR` with the letter 0xfb and 64 bytes.
+mod request {
+    const fn number(number: u32) -> u32 {
+        0xc040_fb00 | number
+    }
+
+    pub const ENTER: u32 = number(0x00);
+    pub const PATH: u32 = number(0x01);
+    pub const ATTACH: u32 = number(0x10);
+    pub const GROW: u32 = number(0x11);
+    pub const SHRINK: u32 = number(0x12);
+    pub const SEND: u32 = number(0x13);
+    pub const RECEIVE: u32 = number(0x14);
+    pub const FREE: u32 = number(0x15);
+    pub const NOTICES: u32 = number(0x16);
+    pub const SECURE: u32 = number(0x17);
+    pub const CALL: u32 = number(0x18);
+    pub const LEAVE: u32 = number(0x19);
+    pub const IDLE: u32 = number(0x1a);
+}
+
+/// Takes the words at `argument`, and gives those that `answer` returns.
+fn exchange(argument: VirtAddr, answer: impl FnOnce(Words) -> Result<Words>) -> Result<usize> {
+    let words = user::read(argument)?;
+    user::write(argument, &answer(words)?)?;
+    Ok(0)
+}
+
+/// Returns the words that begin with `first`, the others zero.
+fn words<const N: usize>(first: [u64; N]) -> Words {
+    let mut words = [0; 8];
+    for (word, value) in words.iter_mut().zip(first) {
+        *word = value;
+    }
+    words
+}
+
+/// Returns the caller's domain, if its address space has entered the region.
+fn domain() -> Option<Arc<Domain>> {
+    thread::current_space()?.domain()
+}

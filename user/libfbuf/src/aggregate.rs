@@ -1,0 +1,385 @@
+//! Aggregates (`fbufs.txt` 3.1): bytes in fbufs, joined and cut without copying them. Their nodes
+//! lie in fbufs, where receivers read them; a copy of the structure in private memory counts the
+//! references, so that nothing that another process may see is trusted.
+
+use std::fmt;
+use std::io;
+use std::mem;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::contents::{Contents, Fragment, Fragments, Received};
+use crate::nodes::{MOST_NODES, NODE, RawNode};
+use crate::raw::error;
+use crate::region::{Bytes, PAGE};
+use crate::space::{Fbuf, Space};
+
+/// Bytes in fbufs of one or more paths: immutable, cheap to clone, join and cut. New nodes are made
+/// in the path that it was made for.
+#[derive(Clone)]
+pub struct Aggregate {
+    space: Space,
+    root: Option<Arc<Node>>,
+}
+
+/// A node: the copy in private memory.
+struct Node {
+    /// Where receivers read it.
+    address: u64,
+    /// The space that has its slot; `None` if it lies in the fbuf of its data, or is another's.
+    slot: Option<Space>,
+    len: u64,
+    /// Nodes that a reader visits.
+    visits: u32,
+    what: What,
+}
+
+enum What {
+    Empty,
+    /// Bytes of an fbuf of this process.
+    Own(Arc<Fbuf>, Bytes),
+    /// Bytes of a received message.
+    Part(Received, Bytes),
+    /// All of a received message, by its sender's nodes.
+    Whole(Received),
+    Pair(Arc<Node>, Arc<Node>),
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(space) = &self.slot {
+            space.free_node(self.address as usize);
+        }
+        let What::Pair(a, b) = mem::replace(&mut self.what, What::Empty) else {
+            return;
+        };
+        // Not by recursion: a chain of appended parts may be deep.
+        let mut left = vec![a, b];
+        while let Some(node) = left.pop() {
+            if let Some(mut node) = Arc::into_inner(node)
+                && let What::Pair(a, b) = mem::replace(&mut node.what, What::Empty)
+            {
+                left.extend([a, b]);
+            }
+        }
+    }
+}
+
+impl Node {
+    /// Makes a node with a slot of its own.
+    fn new(
+        space: &Space,
+        raw: RawNode,
+        len: u64,
+        visits: u32,
+        what: What,
+    ) -> io::Result<Arc<Node>> {
+        let address = space.allocate_node()?;
+        // SAFETY: the slot is free, and this process's.
+        unsafe { raw.write(address, len) };
+        Ok(Arc::new(Node {
+            address: address as u64,
+            slot: Some(space.clone()),
+            len,
+            visits,
+            what,
+        }))
+    }
+
+    fn leaf(space: &Space, bytes: Bytes, what: What) -> io::Result<Arc<Node>> {
+        Node::new(space, RawNode::Leaf(bytes), bytes.len() as u64, 1, what)
+    }
+
+    fn pair(space: &Space, a: Arc<Node>, b: Arc<Node>) -> io::Result<Arc<Node>> {
+        let visits = a.visits.saturating_add(b.visits).saturating_add(1);
+        if visits > MOST_NODES {
+            return Err(error(libc::E2BIG));
+        }
+        let len = a.len + b.len;
+        let raw = RawNode::Pair(a.address, b.address);
+        Node::new(space, raw, len, visits, What::Pair(a, b))
+    }
+}
+
+impl Aggregate {
+    /// Returns the first `len` bytes of an fbuf as an aggregate. They can no longer be written.
+    ///
+    /// # Errors
+    /// `EINVAL` when the fbuf has fewer, `ENOSPC` or `ENOMEM` without memory for a node.
+    pub fn new(fbuf: Fbuf, len: usize) -> io::Result<Aggregate> {
+        if len > fbuf.len() {
+            return Err(error(libc::EINVAL));
+        }
+        let space = fbuf.space().clone();
+        if len == 0 {
+            return Ok(Aggregate::of(&space, None));
+        }
+        let bytes = Bytes::new(fbuf.start() as u64, len as u64);
+        let bytes = bytes.ok_or_else(|| error(libc::EFAULT))?;
+        // The node lies behind the data if there is room, and costs no other page.
+        let behind = fbuf.start() + fbuf.len() - NODE;
+        let has_room = fbuf.len() - len >= NODE;
+        let what = What::Own(Arc::new(fbuf), bytes);
+        if !has_room {
+            let node = Node::leaf(&space, bytes, what)?;
+            return Ok(Aggregate::of(&space, Some(node)));
+        }
+        // SAFETY: the last bytes of an fbuf that this function owns.
+        unsafe { RawNode::Leaf(bytes).write(behind, len as u64) };
+        let node = Node {
+            address: behind as u64,
+            slot: None,
+            len: len as u64,
+            visits: 1,
+            what,
+        };
+        Ok(Aggregate::of(&space, Some(Arc::new(node))))
+    }
+
+    pub(crate) fn copied(space: &Space, bytes: &[u8]) -> io::Result<Aggregate> {
+        if bytes.is_empty() {
+            return Ok(Aggregate::of(space, None));
+        }
+        let mut fbuf = space.allocate(bytes.len())?;
+        fbuf[..bytes.len()].copy_from_slice(bytes);
+        Aggregate::new(fbuf, bytes.len())
+    }
+
+    pub(crate) fn received(space: &Space, message: &Received) -> Aggregate {
+        let pieces = message.inner.pieces.as_slice().len() as u32;
+        let node = Node {
+            address: message.inner.root,
+            slot: None,
+            len: message.inner.len(),
+            visits: pieces.saturating_mul(2).max(1),
+            what: What::Whole(message.clone()),
+        };
+        let root = (node.len > 0).then(|| Arc::new(node));
+        Aggregate::of(space, root)
+    }
+
+    /// Returns the bytes of this one and then those of the other.
+    ///
+    /// # Errors
+    /// `E2BIG` for more than [`MOST_NODES`], `ENOSPC` or `ENOMEM` without memory for a node.
+    pub fn join(&self, after: &Aggregate) -> io::Result<Aggregate> {
+        let root = match (&self.root, &after.root) {
+            (Some(a), Some(b)) => Some(Node::pair(&self.space, a.clone(), b.clone())?),
+            (a, b) => a.clone().or_else(|| b.clone()),
+        };
+        Ok(Aggregate::of(&self.space, root))
+    }
+
+    /// Returns a part; what lies beyond the end is left out.
+    ///
+    /// # Errors
+    /// Those of [`join`](Aggregate::join).
+    pub fn slice(&self, range: Range<u64>) -> io::Result<Aggregate> {
+        let (start, end) = (range.start, range.end.min(self.len()));
+        let mut parts = Vec::new();
+        let mut left: Vec<(&Arc<Node>, u64)> = self.root.iter().map(|root| (root, 0)).collect();
+        while let Some((node, at)) = left.pop() {
+            let (from, to) = (start.max(at), end.min(at + node.len));
+            if from >= to {
+                continue;
+            }
+            if (from, to) == (at, at + node.len) {
+                parts.push(node.clone());
+                continue;
+            }
+            let within = (from - at) as usize..(to - at) as usize;
+            match &node.what {
+                What::Empty => {}
+                What::Pair(a, b) => left.extend([(b, at + a.len), (a, at)]),
+                What::Own(fbuf, bytes) => {
+                    let bytes = bytes.part(within.start, within.len());
+                    let what = What::Own(fbuf.clone(), bytes);
+                    parts.push(Node::leaf(&self.space, bytes, what)?);
+                }
+                What::Part(message, bytes) => {
+                    let bytes = bytes.part(within.start, within.len());
+                    let what = What::Part(message.clone(), bytes);
+                    parts.push(Node::leaf(&self.space, bytes, what)?);
+                }
+                What::Whole(message) => {
+                    let mut at = 0;
+                    for piece in message.inner.pieces.as_slice() {
+                        let from = within.start.max(at);
+                        let to = within.end.min(at + piece.len());
+                        if from < to {
+                            let bytes = piece.part(from - at, to - from);
+                            let what = What::Part(message.clone(), bytes);
+                            parts.push(Node::leaf(&self.space, bytes, what)?);
+                        }
+                        at += piece.len();
+                    }
+                }
+            }
+        }
+        self.joined(parts)
+    }
+
+    /// Joins parts by a tree of little depth.
+    fn joined(&self, mut parts: Vec<Arc<Node>>) -> io::Result<Aggregate> {
+        while parts.len() > 1 {
+            let mut above = Vec::with_capacity(parts.len().div_ceil(2));
+            let mut rest = parts.into_iter();
+            while let Some(a) = rest.next() {
+                above.push(match rest.next() {
+                    Some(b) => Node::pair(&self.space, a, b)?,
+                    None => a,
+                });
+            }
+            parts = above;
+        }
+        Ok(Aggregate::of(&self.space, parts.pop()))
+    }
+
+    /// Returns the bytes before `at`, and the others.
+    ///
+    /// # Errors
+    /// Those of [`join`](Aggregate::join).
+    pub fn split(&self, at: u64) -> io::Result<(Aggregate, Aggregate)> {
+        Ok((self.slice(0..at)?, self.slice(at..self.len())?))
+    }
+
+    /// Returns all but the first bytes.
+    ///
+    /// # Errors
+    /// Those of [`join`](Aggregate::join).
+    pub fn clip_front(&self, bytes: u64) -> io::Result<Aggregate> {
+        self.slice(bytes..self.len())
+    }
+
+    /// Returns all but the last bytes.
+    ///
+    /// # Errors
+    /// Those of [`join`](Aggregate::join).
+    pub fn clip_back(&self, bytes: u64) -> io::Result<Aggregate> {
+        self.slice(0..self.len().saturating_sub(bytes))
+    }
+
+    /// Returns a copy of these bytes, such as a protocol's header, and then those of this one.
+    ///
+    /// # Errors
+    /// Those of [`join`](Aggregate::join).
+    pub fn prepend(&self, bytes: &[u8]) -> io::Result<Aggregate> {
+        Aggregate::copied(&self.space, bytes)?.join(self)
+    }
+
+    /// Returns the bytes of this one and then a copy of these.
+    ///
+    /// # Errors
+    /// Those of [`join`](Aggregate::join).
+    pub fn append(&self, bytes: &[u8]) -> io::Result<Aggregate> {
+        self.join(&Aggregate::copied(&self.space, bytes)?)
+    }
+
+    pub(crate) fn empty(space: &Space) -> Aggregate {
+        Aggregate::of(space, None)
+    }
+
+    fn of(space: &Space, root: Option<Arc<Node>>) -> Aggregate {
+        let space = space.clone();
+        Aggregate { space, root }
+    }
+
+    /// Returns it with a root that can be sent, and the root's address.
+    pub(crate) fn to_send(&self) -> io::Result<(Aggregate, u64)> {
+        let root = match &self.root {
+            Some(root) => root.clone(),
+            None => Node::new(&self.space, RawNode::Empty, 0, 1, What::Empty)?,
+        };
+        let address = root.address;
+        Ok((Aggregate::of(&self.space, Some(root)), address))
+    }
+
+    /// Returns whether both have the same root.
+    pub(crate) fn is_same(&self, other: &Aggregate) -> bool {
+        match (&self.root, &other.root) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+
+    /// Calls `each` with the ranges of whole pages of a space that this aggregate reaches, some of
+    /// them more than once.
+    ///
+    /// # Errors
+    /// `EXDEV` if it reaches another space of this process.
+    pub(crate) fn pages(
+        &self,
+        space: &Space,
+        mut each: impl FnMut(Range<usize>),
+    ) -> io::Result<()> {
+        let mut left: Vec<&Node> = self.root.as_deref().into_iter().collect();
+        while let Some(node) = left.pop() {
+            let own = match &node.what {
+                What::Own(fbuf, _) => Some(fbuf.space()),
+                _ => node.slot.as_ref(),
+            };
+            if own.is_some_and(|own| !own.is_same(space))
+                || node.slot.as_ref().is_some_and(|own| !own.is_same(space))
+            {
+                return Err(error(libc::EXDEV));
+            }
+            if own.is_some() {
+                let page = node.address as usize & !(PAGE - 1);
+                each(page..page + PAGE);
+            }
+            match &node.what {
+                What::Own(_, bytes) => {
+                    let end = bytes.start() + bytes.len();
+                    each(bytes.start() & !(PAGE - 1)..end.next_multiple_of(PAGE));
+                }
+                What::Pair(a, b) => left.extend([&**a, &**b]),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The fragments of an aggregate.
+struct Walk<'a> {
+    left: Vec<&'a Node>,
+    received: Option<Fragments<'a>>,
+}
+
+impl<'a> Iterator for Walk<'a> {
+    type Item = Fragment<'a>;
+
+    fn next(&mut self) -> Option<Fragment<'a>> {
+        loop {
+            if let Some(fragment) = self.received.as_mut().and_then(Iterator::next) {
+                return Some(fragment);
+            }
+            match &self.left.pop()?.what {
+                What::Empty => {}
+                What::Own(_, bytes) => return Some(Fragment::new(*bytes, true)),
+                What::Part(_, bytes) => return Some(Fragment::new(*bytes, false)),
+                What::Whole(message) => self.received = Some(message.inner.fragments()),
+                What::Pair(a, b) => self.left.extend([&**b, &**a]),
+            }
+        }
+    }
+}
+
+impl Contents for Aggregate {
+    fn fragments(&self) -> impl Iterator<Item = Fragment<'_>> {
+        Walk {
+            left: self.root.as_deref().into_iter().collect(),
+            received: None,
+        }
+    }
+
+    fn len(&self) -> u64 {
+        self.root.as_ref().map_or(0, |root| root.len)
+    }
+}
+
+impl fmt::Debug for Aggregate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Aggregate({} bytes)", self.len())
+    }
+}

@@ -1,0 +1,473 @@
+//! Channels: messages between two processes by rings in their fbufs, without the kernel unless one
+//! of them sleeps. Everything that the peer wrote is checked, and costs bounded work.
+
+use std::fmt;
+use std::hint;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::aggregate::Aggregate;
+use crate::contents::Received;
+use crate::path::{Member, Path};
+use crate::raw::{self, error};
+use crate::region::{Domain, lock};
+use crate::ring::{self, OwnRing, Ring, waits};
+use crate::space::Fbuf;
+
+/// Messages that may be sent and not yet freed, in each direction.
+const SLOTS: u32 = 256;
+
+/// A futex has no descriptor: after so long, the sleeper looks whether the peer is gone.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The first word of an offer.
+const MAGIC: u64 = u64::from_le_bytes(*b"fbufring");
+
+/// What one side tells the other about its path and ring.
+#[derive(Debug)]
+pub struct Offer {
+    path: OwnedFd,
+    ring: u64,
+    slots: u64,
+}
+
+impl Offer {
+    /// Receives what the peer's [`Channel::connect`] sends.
+    ///
+    /// # Errors
+    /// `EPIPE` when the other end is closed, `EPROTO` for other words.
+    pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Offer> {
+        let mut words = [[0; 8]; 3];
+        let path = raw::receive_descriptor(socket, words.as_flattened_mut())?;
+        let [magic, ring, slots] = words.map(u64::from_le_bytes);
+        match magic {
+            MAGIC => Ok(Offer { path, ring, slots }),
+            _ => Err(error(libc::EPROTO)),
+        }
+    }
+
+    fn send(socket: BorrowedFd<'_>, path: &Path, ring: u64, slots: u64) -> io::Result<()> {
+        let words = [MAGIC, ring, slots].map(u64::to_le_bytes);
+        raw::send_descriptor(socket, words.as_flattened(), path.as_fd())
+    }
+}
+
+/// One end of a channel: a path from here to the peer, and one from the peer to here.
+///
+/// What is sent is held until the peer has freed it. Dropping the channel ends it: the peer
+/// receives what is left, and then the end. What it has not freed by then may be written anew,
+/// which [`finish`](Channel::finish) waits for.
+pub struct Channel {
+    shared: Arc<Shared>,
+    /// What was sent and not yet freed; the cookie is the place, and how often it was used.
+    in_flight: Vec<(u32, Option<Aggregate>)>,
+    free: Vec<u32>,
+    sent: u32,
+    received: u32,
+    noticed: u32,
+    spins: u32,
+    is_armed: bool,
+    /// The error of a peer that is gone or breaks the rules.
+    broken: Option<i32>,
+}
+
+/// What received messages need to tell that they are free.
+struct Shared {
+    own: OwnRing,
+    peer: Ring,
+    /// Notices that were written.
+    freed: Mutex<u32>,
+    socket: OwnedFd,
+    /// Keeps the peer's fbufs readable.
+    member: Member,
+    /// The memory of `own`.
+    _ring: Fbuf,
+}
+
+impl Shared {
+    /// Wakes the peer if it waits for one of these.
+    fn wake(&self, what: u32) {
+        // What was written before is visible to a peer that is about to sleep.
+        fence(Ordering::SeqCst);
+        let waiting = self.peer.waiting();
+        if waiting & what != 0 {
+            let bell = self.own.raise_bell();
+            raw::futex_wake(bell);
+            if waiting & waits::SOCKET != 0 {
+                raw::ring_doorbell(self.socket.as_fd());
+            }
+        }
+    }
+
+    /// Returns what to poll for the peer's messages, if they are to wake by the socket, and its
+    /// end.
+    fn polled(&self) -> [libc::pollfd; 2] {
+        let socket = libc::POLLIN | libc::POLLRDHUP;
+        [
+            raw::waited(self.socket.as_raw_fd(), socket),
+            raw::waited(self.member.hangup(), 0),
+        ]
+    }
+
+    fn is_peer_gone(&self) -> bool {
+        let mut entries = self.polled();
+        let gone = libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP;
+        raw::poll(&mut entries, 0).is_err() || entries.iter().any(|it| it.revents & gone != 0)
+    }
+}
+
+/// A received message's cookie; its drop tells the sender.
+struct Hold {
+    shared: Arc<Shared>,
+    cookie: u64,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut freed = lock(&self.shared.freed);
+        self.shared.own.notify(*freed, self.cookie);
+        *freed = freed.wrapping_add(1);
+        drop(freed);
+        self.shared.wake(waits::NOTICES);
+    }
+}
+
+impl Channel {
+    /// Makes a channel with the process at the other end of a Unix socket, which calls this, too.
+    /// The socket belongs to the channel: it tells when the peer is gone. Close other copies of the
+    /// peer's end, in this process and in children.
+    ///
+    /// # Errors
+    /// Those of the socket, of allocating the ring, and of attaching the peer's path; `EPROTO` for
+    /// a peer that does not speak this protocol.
+    pub fn connect(domain: &Domain, path: &Path, socket: OwnedFd) -> io::Result<Channel> {
+        let (ring, own) = Channel::make_ring(path)?;
+        Offer::send(socket.as_fd(), path, ring.start() as u64, SLOTS.into())?;
+        let offer = Offer::receive(socket.as_fd())?;
+        Channel::join(domain, ring, own, offer, socket)
+    }
+
+    fn make_ring(path: &Path) -> io::Result<(Fbuf, OwnRing)> {
+        let mut fbuf = path.allocate(ring::size_of(SLOTS))?;
+        fbuf.fill(0);
+        let bytes = Ring::new(fbuf.start() as u64, SLOTS.into());
+        let bytes = bytes.ok_or_else(|| error(libc::EFAULT))?;
+        // SAFETY: the fbuf was zeroed, and is kept beside the ring for nothing else.
+        let own = unsafe { OwnRing::new(bytes) };
+        Ok((fbuf, own))
+    }
+
+    fn join(
+        domain: &Domain,
+        ring: Fbuf,
+        own: OwnRing,
+        offer: Offer,
+        socket: OwnedFd,
+    ) -> io::Result<Channel> {
+        let peer = Ring::new(offer.ring, offer.slots).ok_or_else(|| error(libc::EPROTO))?;
+        if peer.slots() != SLOTS {
+            return Err(error(libc::EPROTO));
+        }
+        Ok(Channel {
+            shared: Arc::new(Shared {
+                own,
+                peer,
+                freed: Mutex::new(0),
+                member: Member::attach(domain, offer.path)?,
+                socket,
+                _ring: ring,
+            }),
+            in_flight: (0..SLOTS).map(|_| (0, None)).collect(),
+            free: (0..SLOTS).rev().collect(),
+            sent: 0,
+            received: 0,
+            noticed: 0,
+            spins: 0,
+            is_armed: false,
+            broken: None,
+        })
+    }
+
+    /// Sets how often a blocking call looks for its event before it sleeps. 0, the default, suits
+    /// one CPU.
+    pub fn set_spins(&mut self, spins: u32) {
+        self.spins = spins;
+    }
+
+    /// Sends an aggregate. Waits while 256 messages are not yet freed by the peer.
+    ///
+    /// # Errors
+    /// `EPIPE` when the peer has closed the channel. `ECONNRESET` when it is gone, `EPROTO` when it
+    /// broke the rules: everything that was sent is then released. `ENOSPC` or `ENOMEM` without
+    /// memory for the node of an empty aggregate.
+    pub fn send(&mut self, aggregate: &Aggregate) -> io::Result<()> {
+        loop {
+            match self.try_send(aggregate) {
+                Err(why) if why.kind() == io::ErrorKind::WouldBlock => {
+                    self.wait(waits::NOTICES)?;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Sends an aggregate, or fails with `EAGAIN` instead of waiting.
+    ///
+    /// # Errors
+    /// Those of [`send`](Channel::send), and `EAGAIN`.
+    pub fn try_send(&mut self, aggregate: &Aggregate) -> io::Result<()> {
+        self.collect()?;
+        if self.shared.peer.is_closed() {
+            return Err(error(libc::EPIPE));
+        }
+        let (aggregate, root) = aggregate.to_send()?;
+        let place = self.free.pop().ok_or_else(|| error(libc::EAGAIN))?;
+        let slot = &mut self.in_flight[place as usize];
+        slot.1 = Some(aggregate);
+        let cookie = u64::from(slot.0) << 32 | u64::from(place);
+        self.shared.own.send(self.sent, root, cookie);
+        self.sent = self.sent.wrapping_add(1);
+        self.shared.wake(waits::MESSAGES);
+        Ok(())
+    }
+
+    /// Receives a message; waits for one. `None` once the peer has closed the channel and nothing
+    /// is left.
+    ///
+    /// # Errors
+    /// `ECONNRESET` when the peer is gone, `EPROTO` when it broke the rules. `EFAULT`, `ELOOP`,
+    /// `E2BIG` or `EINVAL` for a message that is no aggregate: it is freed, and the channel goes
+    /// on.
+    pub fn receive(&mut self) -> io::Result<Option<Received>> {
+        loop {
+            match self.try_receive() {
+                Err(why) if why.kind() == io::ErrorKind::WouldBlock => {
+                    self.wait(waits::MESSAGES)?;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Receives a message, or fails with `EAGAIN` instead of waiting. Does not look whether the
+    /// peer is gone: after its socket said so, [`receive`](Channel::receive) does.
+    ///
+    /// # Errors
+    /// Those of [`receive`](Channel::receive), and `EAGAIN`.
+    pub fn try_receive(&mut self) -> io::Result<Option<Received>> {
+        if let Some(number) = self.broken {
+            return Err(error(number));
+        }
+        if std::mem::take(&mut self.is_armed) {
+            self.shared
+                .own
+                .stop_waiting(waits::MESSAGES | waits::NOTICES | waits::SOCKET);
+        }
+        // Read first: what was sent before the close is received before the end.
+        let is_closed = self.shared.peer.is_closed();
+        match self.shared.peer.messages_after(self.received) {
+            0 if is_closed => return Ok(None),
+            0 => return Err(error(libc::EAGAIN)),
+            count if count > SLOTS => return Err(self.break_off(libc::EPROTO)),
+            _ => {}
+        }
+        let (root, cookie) = self.shared.peer.read_message(self.received);
+        self.received = self.received.wrapping_add(1);
+        let shared = self.shared.clone();
+        Received::read(root, Box::new(Hold { shared, cookie })).map(Some)
+    }
+
+    /// Sends a request, and receives the answer.
+    ///
+    /// # Errors
+    /// Those of [`send`](Channel::send) and [`receive`](Channel::receive); `EPIPE` without an
+    /// answer.
+    pub fn call(&mut self, request: &Aggregate) -> io::Result<Received> {
+        self.send(request)?;
+        self.receive()?.ok_or_else(|| error(libc::EPIPE))
+    }
+
+    /// Ends the sending, so that the peer receives the end, and waits until the peer has freed all
+    /// that was sent, or is gone.
+    ///
+    /// # Errors
+    /// `ECONNRESET` when it is gone and had not closed the channel, `EPROTO` when it broke the
+    /// rules.
+    pub fn finish(mut self) -> io::Result<()> {
+        self.shared.own.close();
+        self.shared.wake(waits::MESSAGES | waits::NOTICES);
+        loop {
+            self.collect()?;
+            if self.free.len() == SLOTS as usize {
+                return Ok(());
+            }
+            let noticed = self.noticed;
+            if self.sleep(waits::NOTICES, |peer| peer.notices_after(noticed) != 0) {
+                // What it wrote before it ended counts.
+                self.collect()?;
+                return match self.free.len() == SLOTS as usize || self.shared.peer.is_closed() {
+                    true => Ok(()),
+                    false => Err(error(libc::ECONNRESET)),
+                };
+            }
+        }
+    }
+
+    /// Waits until one of these channels may have something: a message, notices, or its end, which
+    /// the next call of the channel tells. A process that sends on what it has received waits for
+    /// the channels of both sides: what it holds for one side is freed by notices of the other.
+    ///
+    /// # Errors
+    /// Those of `poll`.
+    pub fn wait_any(channels: &mut [&mut Channel]) -> io::Result<()> {
+        let mut is_ready = false;
+        for channel in &mut *channels {
+            is_ready |= channel.arm();
+        }
+        if !is_ready {
+            let polled = channels.iter().flat_map(|it| it.shared.polled());
+            raw::poll(&mut polled.collect::<Vec<_>>(), -1)?;
+        }
+        for channel in channels {
+            // An error comes again.
+            let _ = channel.check();
+        }
+        Ok(())
+    }
+
+    /// Prepares for waiting by `poll` or `epoll` at this channel's [descriptor](Channel::as_fd).
+    /// Returns true if a message, room to send or the end are there already.
+    pub fn arm(&mut self) -> bool {
+        if self.collect().is_err() {
+            return true;
+        }
+        raw::clear_doorbell(self.shared.socket.as_fd());
+        let what = waits::MESSAGES | waits::NOTICES;
+        self.shared.own.start_waiting(what | waits::SOCKET);
+        self.is_armed = true;
+        self.is_ready(what)
+    }
+
+    /// Looks whether the peer is still there. If it is gone, everything that was sent is released;
+    /// what it sent before can still be received. Calls that wait do this by themselves.
+    ///
+    /// # Errors
+    /// `ECONNRESET` when it is gone, and those of [`send`](Channel::send).
+    pub fn check(&mut self) -> io::Result<()> {
+        self.collect()?;
+        let what = waits::MESSAGES;
+        if !self.shared.peer.is_closed() && self.shared.is_peer_gone() && !self.is_ready(what) {
+            return Err(self.break_off(libc::ECONNRESET));
+        }
+        Ok(())
+    }
+
+    /// Returns the number of messages that the peer has not yet freed, as far as notices were read.
+    pub fn in_flight(&self) -> usize {
+        match self.broken {
+            Some(_) => 0,
+            None => SLOTS as usize - self.free.len(),
+        }
+    }
+
+    /// Releases what the peer has freed.
+    fn collect(&mut self) -> io::Result<()> {
+        if let Some(number) = self.broken {
+            return Err(error(number));
+        }
+        let count = self.shared.peer.notices_after(self.noticed);
+        if count > SLOTS {
+            return Err(self.break_off(libc::EPROTO));
+        }
+        for _ in 0..count {
+            let cookie = self.shared.peer.read_notice(self.noticed);
+            self.noticed = self.noticed.wrapping_add(1);
+            let (place, use_of) = (cookie as u32, (cookie >> 32) as u32);
+            let slot = self.in_flight.get_mut(place as usize);
+            let slot = slot.filter(|slot| slot.0 == use_of && slot.1.is_some());
+            let Some(slot) = slot else {
+                return Err(self.break_off(libc::EPROTO));
+            };
+            slot.0 = slot.0.wrapping_add(1);
+            slot.1 = None;
+            self.free.push(place);
+        }
+        Ok(())
+    }
+
+    /// Notes an error that ends the channel, releases all that was sent, and returns the error.
+    fn break_off(&mut self, number: i32) -> io::Error {
+        self.broken = Some(number);
+        for slot in &mut self.in_flight {
+            slot.1 = None;
+        }
+        error(number)
+    }
+
+    fn is_ready(&self, what: u32) -> bool {
+        let peer = &self.shared.peer;
+        peer.is_closed()
+            || (what & waits::MESSAGES != 0 && peer.messages_after(self.received) != 0)
+            || (what & waits::NOTICES != 0 && peer.notices_after(self.noticed) != 0)
+    }
+
+    /// Sleeps until one of these may be there; `ECONNRESET` if the peer is gone.
+    fn wait(&mut self, what: u32) -> io::Result<()> {
+        for _ in 0..self.spins {
+            if self.is_ready(what) {
+                return Ok(());
+            }
+            hint::spin_loop();
+        }
+        let is_gone = self.sleep(what, |_| self.is_ready(what));
+        match is_gone && !self.is_ready(what) {
+            true => Err(self.break_off(libc::ECONNRESET)),
+            false => Ok(()),
+        }
+    }
+
+    /// Sleeps unless it is ready; returns true if the peer is gone.
+    fn sleep(&self, what: u32, is_ready: impl Fn(&Ring) -> bool) -> bool {
+        let peer = &self.shared.peer;
+        let bell = peer.bell();
+        let seen = bell.load(Ordering::Acquire);
+        self.shared.own.start_waiting(what);
+        let mut is_awake = is_ready(peer);
+        if !is_awake {
+            if !raw::futex_wait(bell, seen, LOOK) {
+                // An error of `poll` comes again when the peer is looked for.
+                let _ = raw::poll(&mut self.shared.polled(), LOOK.as_millis() as i32);
+            }
+            is_awake = bell.load(Ordering::Acquire) != seen || is_ready(peer);
+        }
+        self.shared.own.stop_waiting(what);
+        !is_awake && self.shared.is_peer_gone()
+    }
+}
+
+/// The descriptor to wait at after [`arm`](Channel::arm): readable when there is something to
+/// receive or to send, or the peer is gone.
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.socket.as_fd()
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        self.shared.own.close();
+        self.shared.wake(waits::MESSAGES | waits::NOTICES);
+    }
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channel")
+            .field("member", &self.shared.member)
+            .field("in_flight", &self.in_flight())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,225 @@
+//! The nodes of aggregates, as they lie in fbufs, and how another's are read: each once, into a
+//! value of its own, with every address checked and the work bounded (`fbufs.txt` 3.2.4).
+
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+
+use crate::raw::error;
+use crate::region::{Bytes, PAGE};
+
+/// Bytes of a node.
+pub(crate) const NODE: usize = 32;
+
+/// Nodes of a header page.
+const SLOTS: u32 = (PAGE / NODE) as u32;
+
+/// The most nodes that an aggregate may have for its readers, each counted as often as it is
+/// reached.
+pub const MOST_NODES: u32 = 65536;
+
+/// A node's words: kind and a zero, bytes beneath, two addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RawNode {
+    Empty,
+    Leaf(Bytes),
+    Pair(u64, u64),
+}
+
+impl RawNode {
+    const LEAF: u64 = 1;
+    const PAIR: u64 = 2;
+
+    /// Reads the node at an address that a peer wrote.
+    ///
+    /// # Errors
+    /// `EFAULT` for an address outside the region or between words, `EINVAL` for an unknown kind.
+    fn read(address: u64) -> io::Result<RawNode> {
+        let bytes = Bytes::new(address, NODE as u64);
+        let word = |index: usize| bytes.and_then(|it| it.word(8 * index));
+        let read = || Some([word(0)?, word(1)?, word(2)?, word(3)?]);
+        let bad = || error(libc::EFAULT);
+        let [kind, len, a, b] = read().ok_or_else(bad)?;
+        match kind {
+            0 => Ok(RawNode::Empty),
+            Self::LEAF => Ok(RawNode::Leaf(Bytes::new(a, len).ok_or_else(bad)?)),
+            Self::PAIR => Ok(RawNode::Pair(a, b)),
+            _ => Err(error(libc::EINVAL)),
+        }
+    }
+
+    /// Writes the node, with the bytes beneath it.
+    ///
+    /// # Safety
+    /// `address` is a free slot of memory that this process may write.
+    pub(crate) unsafe fn write(self, address: usize, len: u64) {
+        let words = match self {
+            RawNode::Empty => [0; 4],
+            RawNode::Leaf(bytes) => [Self::LEAF, bytes.len() as u64, bytes.start() as u64, 0],
+            RawNode::Pair(a, b) => [Self::PAIR, len, a, b],
+        };
+        let to = std::ptr::with_exposed_provenance_mut::<[u64; 4]>(address);
+        // SAFETY: the caller vouches for the slot.
+        unsafe { to.write_volatile(words) };
+    }
+}
+
+/// The pieces of an aggregate in order, as one who does not trust it has read them.
+#[derive(Debug)]
+pub(crate) enum Pieces {
+    One(Bytes),
+    Many(Vec<Bytes>),
+}
+
+impl Pieces {
+    pub(crate) fn as_slice(&self) -> &[Bytes] {
+        match self {
+            Pieces::One(bytes) => std::slice::from_ref(bytes),
+            Pieces::Many(list) => list,
+        }
+    }
+}
+
+/// Ancestors of a node that a short list holds; more are kept in a set.
+const FEW: usize = 32;
+
+/// The pairs above the node that is being read.
+#[derive(Default)]
+struct Ancestors {
+    list: Vec<u64>,
+    set: HashSet<u64>,
+}
+
+impl Ancestors {
+    /// Adds one; `false` if it is there already.
+    fn push(&mut self, address: u64) -> bool {
+        let is_there = match self.list.len() {
+            0..FEW => self.list.contains(&address),
+            _ => self.list[..FEW].contains(&address) || !self.set.insert(address),
+        };
+        self.list.push(address);
+        !is_there
+    }
+
+    fn pop(&mut self) {
+        let last = self.list.pop();
+        if let (FEW.., Some(last)) = (self.list.len(), last) {
+            self.set.remove(&last);
+        }
+    }
+}
+
+/// Reads the aggregate with this root, which a peer may change meanwhile.
+///
+/// # Errors
+/// `EFAULT` for an address outside the region, `EINVAL` for a node of unknown kind, `ELOOP` for a
+/// node beneath itself, `E2BIG` for more than [`MOST_NODES`].
+pub(crate) fn read(root: u64) -> io::Result<Pieces> {
+    match RawNode::read(root)? {
+        RawNode::Leaf(bytes) => Ok(Pieces::One(bytes)),
+        RawNode::Empty => Ok(Pieces::Many(Vec::new())),
+        RawNode::Pair(a, b) => read_pairs(root, a, b),
+    }
+}
+
+fn read_pairs(root: u64, a: u64, b: u64) -> io::Result<Pieces> {
+    let mut ancestors = Ancestors::default();
+    let mut pieces = Vec::new();
+    ancestors.push(root);
+    // `None`: all beneath the last of the ancestors was read.
+    let mut left = vec![None, Some(b), Some(a)];
+    let mut visits = 1;
+    while let Some(next) = left.pop() {
+        let Some(address) = next else {
+            ancestors.pop();
+            continue;
+        };
+        visits += 1;
+        if visits > MOST_NODES {
+            return Err(error(libc::E2BIG));
+        }
+        match RawNode::read(address)? {
+            RawNode::Empty => {}
+            RawNode::Leaf(bytes) if bytes.len() == 0 => {}
+            RawNode::Leaf(bytes) => pieces.push(bytes),
+            RawNode::Pair(a, b) => {
+                if !ancestors.push(address) {
+                    return Err(error(libc::ELOOP));
+                }
+                left.extend([None, Some(b), Some(a)]);
+            }
+        }
+    }
+    Ok(Pieces::Many(pieces))
+}
+
+/// A page of an originator's nodes.
+#[derive(Debug)]
+struct HeaderPage {
+    used: u128,
+    /// It was sent on a secured path: nothing may be written to it.
+    is_closed: bool,
+}
+
+/// The header pages of a path: where its nodes lie, close to each other.
+#[derive(Debug, Default)]
+pub(crate) struct HeaderPages {
+    pages: BTreeMap<usize, HeaderPage>,
+    /// Pages with free slots to write to; the last is filled first.
+    partial: Vec<usize>,
+}
+
+impl HeaderPages {
+    /// Hands out a slot, of a page that `page` makes if none has one.
+    pub(crate) fn allocate(
+        &mut self,
+        page: impl FnOnce() -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let at = match self.partial.last() {
+            Some(&at) => at,
+            None => {
+                let at = page()?;
+                let new = HeaderPage {
+                    used: 0,
+                    is_closed: false,
+                };
+                self.pages.insert(at, new);
+                self.partial.push(at);
+                at
+            }
+        };
+        let header = self.pages.get_mut(&at).ok_or_else(|| error(libc::EFAULT))?;
+        let slot = header.used.trailing_ones();
+        header.used |= 1 << slot;
+        if header.used == u128::MAX {
+            self.partial.pop();
+        }
+        Ok(at + slot as usize * NODE)
+    }
+
+    /// Takes a slot back; returns the page if nothing is left in it and another is there to be
+    /// filled.
+    pub(crate) fn free(&mut self, address: usize) -> Option<usize> {
+        let at = address & !(PAGE - 1);
+        let header = self.pages.get_mut(&at)?;
+        let was_full = header.used == u128::MAX;
+        let slot = ((address - at) / NODE) as u32 % SLOTS;
+        header.used &= !(1 << slot);
+        if header.used == 0 && (header.is_closed || self.partial.len() > 1) {
+            self.pages.remove(&at);
+            self.partial.retain(|it| *it != at);
+            return Some(at);
+        }
+        if was_full && !header.is_closed {
+            self.partial.push(at);
+        }
+        None
+    }
+
+    /// Keeps a page from being written to until it is empty.
+    pub(crate) fn close(&mut self, at: usize) {
+        if let Some(header) = self.pages.get_mut(&at) {
+            header.is_closed = true;
+            self.partial.retain(|it| *it != at);
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! Paths: their originator's side and their receivers', and messages through the kernel.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex};
+
+use crate::aggregate::Aggregate;
+use crate::contents::{Contents, Received};
+use crate::memfd::{self, Chunks};
+use crate::raw::{self, error, request};
+use crate::region::{Domain, PAGE, Provider, lock};
+use crate::sent::Sent;
+use crate::space::{Fbuf, Mode, Space};
+
+/// The originator's side of a path: it allocates fbufs and sends. Clones are the same path. Once
+/// the last is dropped, nothing holds what was sent; the path ends with the last of its fbufs.
+#[derive(Clone, Debug)]
+pub struct Path {
+    space: Space,
+    sent: Arc<Mutex<Sent>>,
+}
+
+/// Notices that are read at once.
+const NOTICES: usize = 64;
+
+/// Pages of which notices may wait until a send reads them.
+const WAITING: u64 = 64;
+
+impl Path {
+    /// Makes a path whose originator is this process. It may have at most `limit` chunks of 2 MiB;
+    /// 0: the default, 32.
+    ///
+    /// # Errors
+    /// Those of the kernel: `EMFILE`, `ENOMEM`, `EINVAL` for a limit that is too large.
+    /// `EOPNOTSUPP` for an uncached or secured path by memfds.
+    pub fn new(domain: &Domain, mode: Mode, limit: usize) -> io::Result<Path> {
+        Path::with(domain, mode.bits(), limit)
+    }
+
+    /// Makes a path of the kernel's default mode.
+    ///
+    /// # Errors
+    /// Those of [`new`](Path::new).
+    pub fn with_default_mode(domain: &Domain, limit: usize) -> io::Result<Path> {
+        Path::with(domain, Mode::DEFAULT, limit)
+    }
+
+    fn with(domain: &Domain, bits: u64, limit: usize) -> io::Result<Path> {
+        Ok(Path {
+            space: Space::new(domain, bits, limit)?,
+            sent: Arc::default(),
+        })
+    }
+
+    /// Returns the path's mode.
+    pub fn mode(&self) -> Mode {
+        self.space.mode()
+    }
+
+    /// Returns an fbuf of at least `len` bytes, rounded up to pages; its contents are zeros or
+    /// those of an earlier fbuf of this path. Freed fbufs of the same size come first, with their
+    /// mappings.
+    ///
+    /// # Errors
+    /// `ENOSPC` at the path's limit; `ENOMEM`.
+    pub fn allocate(&self, len: usize) -> io::Result<Fbuf> {
+        self.with_notices(|| self.space.allocate(len))
+    }
+
+    /// Returns an aggregate without bytes.
+    pub fn empty(&self) -> Aggregate {
+        Aggregate::empty(&self.space)
+    }
+
+    /// Returns an aggregate with a copy of these bytes.
+    ///
+    /// # Errors
+    /// `ENOSPC` at the path's limit, `ENOMEM`.
+    pub fn copy(&self, bytes: &[u8]) -> io::Result<Aggregate> {
+        self.with_notices(|| Aggregate::copied(&self.space, bytes))
+    }
+
+    /// Returns a received message as an aggregate, without copying it: it can be sent on, joined
+    /// and cut. The next receiver must be able to read the fbufs of the first sender: by a message
+    /// through the kernel, or as a member of its path.
+    pub fn forward(&self, message: &Received) -> Aggregate {
+        Aggregate::received(&self.space, message)
+    }
+
+    /// Does something that needs memory, again after all notices were read if there is none.
+    fn with_notices<T>(&self, work: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        match work() {
+            Err(why) if why.raw_os_error() == Some(libc::ENOSPC) && self.space.is_by_device() => {
+                match self.collect()? {
+                    0 => Err(why),
+                    _ => work(),
+                }
+            }
+            result => result,
+        }
+    }
+
+    /// Returns idle chunks to the kernel at once, and the memory of freed fbufs in the others. Runs
+    /// of chunks that stay idle while others are used go back by themselves.
+    pub fn trim(&self) {
+        self.space.trim();
+    }
+
+    /// Sends through the kernel to one member, or to all (0); returns the message's id. The
+    /// aggregate is held until all receivers have freed it, and notices of that were read, which
+    /// later sends do. This needs the device.
+    ///
+    /// # Errors
+    /// `EAGAIN` when a receiver's queue is full and the descriptor does not block; `EPIPE` without
+    /// that member; `EXDEV` for an aggregate with fbufs of another path of this process;
+    /// `EOPNOTSUPP` by memfds; those of the kernel's walk.
+    pub fn send(&self, member: u64, aggregate: &Aggregate) -> io::Result<u64> {
+        if !self.space.is_by_device() {
+            return Err(error(libc::EOPNOTSUPP));
+        }
+        let (aggregate, root) = aggregate.to_send()?;
+        self.prepare(&aggregate)?;
+        let mut words = [0; 8];
+        words[0] = member;
+        words[1] = root;
+        {
+            // Notices are read under the same lock: they never tell of pages that this sends.
+            let mut sent = lock(&self.sent);
+            raw::ask(self.as_fd(), request::SEND, &mut words)?;
+            sent.hold(&self.space, aggregate)?;
+        }
+        if words[1] >= WAITING {
+            self.collect()?;
+        }
+        Ok(words[0])
+    }
+
+    /// Looks at an aggregate before it is sent, and reads notices that the send would withdraw.
+    fn prepare(&self, aggregate: &Aggregate) -> io::Result<()> {
+        aggregate.pages(&self.space, |_| {})?;
+        let is_chained = lock(&self.sent).is_chained();
+        if is_chained {
+            self.collect()?;
+        }
+        Ok(())
+    }
+
+    /// Sends through the kernel, and receives the next message of `answers`, a path from the
+    /// receiver to here: one system call, and one switch. Other threads wait to send on this path.
+    /// `None` when the originator of `answers` is gone.
+    ///
+    /// # Errors
+    /// Those of [`send`](Path::send) and [`Member::receive`].
+    pub fn call(
+        &self,
+        member: u64,
+        request: &Aggregate,
+        answers: &Member,
+    ) -> io::Result<Option<Message>> {
+        if !self.space.is_by_device() {
+            return Err(error(libc::EOPNOTSUPP));
+        }
+        let (aggregate, root) = request.to_send()?;
+        self.prepare(&aggregate)?;
+        let answered = {
+            let mut sent = lock(&self.sent);
+            let mut words = [
+                member,
+                root,
+                answers.as_fd().as_raw_fd() as u64,
+                0,
+                0,
+                0,
+                0,
+                0,
+            ];
+            let result = raw::ask_once(self.as_fd(), request::CALL, &mut words);
+            match result.map_err(|why| why.raw_os_error().unwrap_or(-1)) {
+                Ok(_) => {
+                    sent.hold(&self.space, aggregate)?;
+                    Some(words)
+                }
+                // A signal came after the request was sent.
+                Err(libc::EINTR) => {
+                    sent.hold(&self.space, aggregate)?;
+                    None
+                }
+                Err(number) => return Err(error(number)),
+            }
+        };
+        match answered {
+            Some(words) => {
+                // Notices of all paths of this process: a hint.
+                if words[4] >= WAITING {
+                    self.collect()?;
+                }
+                answers.message(words).map(Some)
+            }
+            None => answers.receive(),
+        }
+    }
+
+    /// Reads the notices that are waiting, and drops what they tell of; returns the number of
+    /// notices. There is no need to call this: sending and allocating do.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub fn collect(&self) -> io::Result<usize> {
+        if !self.space.is_by_device() {
+            return Ok(0);
+        }
+        let mut total = 0;
+        loop {
+            let mut ranges = [[0; 2]; NOTICES];
+            let mut gone = Vec::new();
+            let count = {
+                let mut sent = lock(&self.sent);
+                let count = raw::notices(self.as_fd(), &mut ranges)?;
+                for [start, end] in &ranges[..count] {
+                    gone.extend(sent.take_notice(*start as usize..*end as usize));
+                }
+                count
+            };
+            drop(gone);
+            total += count;
+            if count < NOTICES {
+                return Ok(total);
+            }
+        }
+    }
+}
+
+/// The path's descriptor: a process that has it may [attach](Member::attach). It is sent by a Unix
+/// socket ([`send_path`](crate::send_path)), or inherited.
+impl AsFd for Path {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.space.as_fd()
+    }
+}
+
+/// A receiver's side of a path. Clones are the same membership; it ends with the last of them and
+/// of what was received by it. A process attaches to a path once.
+#[derive(Clone)]
+pub struct Member {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    fd: OwnedFd,
+    mode: Mode,
+    number: u64,
+    /// By memfds.
+    chunks: Option<Chunks>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.chunks.is_none() {
+            raw::leave(self.fd.as_fd());
+        }
+    }
+}
+
+impl fmt::Debug for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Member")
+            .field("fd", &self.inner.fd)
+            .field("number", &self.inner.number)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Member {
+    /// Joins the path of a descriptor as a receiver: its fbufs can be read here.
+    ///
+    /// # Errors
+    /// `EINVAL` or `ENOTTY` for a descriptor that is no path's, `EPIPE` when the originator is
+    /// gone, `EPERM` for a path of this process, `ENOSPC` for a path with 15 receivers.
+    pub fn attach(domain: &Domain, fd: OwnedFd) -> io::Result<Member> {
+        let (bits, number, chunks) = match domain.provider {
+            Provider::Device(_) => {
+                let mut words = [0; 8];
+                raw::ask(fd.as_fd(), request::ATTACH, &mut words)?;
+                (words[2], words[3], None)
+            }
+            Provider::Memfd => {
+                let (bits, chunks) = memfd::attach(fd.as_fd())?;
+                (bits, 1, Some(chunks))
+            }
+        };
+        Ok(Member {
+            inner: Arc::new(Inner {
+                fd,
+                mode: Mode::of(bits),
+                number,
+                chunks,
+            }),
+        })
+    }
+
+    /// Returns the path's mode.
+    pub fn mode(&self) -> Mode {
+        self.inner.mode
+    }
+
+    /// Returns the number by which the originator sends to this member alone.
+    pub fn number(&self) -> u64 {
+        self.inner.number
+    }
+
+    /// Returns the descriptor to poll for the originator's end; -1, which `poll` ignores, by
+    /// memfds.
+    pub(crate) fn hangup(&self) -> RawFd {
+        match self.inner.chunks {
+            None => self.inner.fd.as_raw_fd(),
+            Some(_) => -1,
+        }
+    }
+
+    /// Receives a message through the kernel; waits for one unless the descriptor does not block.
+    /// `None` when the originator is gone and nothing is left.
+    ///
+    /// # Errors
+    /// `EAGAIN` without a message; those of reading a volatile aggregate that its originator has
+    /// changed, when the message is freed; `EOPNOTSUPP` by memfds.
+    pub fn receive(&self) -> io::Result<Option<Message>> {
+        if self.inner.chunks.is_some() {
+            return Err(error(libc::EOPNOTSUPP));
+        }
+        let mut words = [0; 8];
+        match raw::ask(self.as_fd(), request::RECEIVE, &mut words) {
+            Err(why) if why.raw_os_error() == Some(libc::EPIPE) => return Ok(None),
+            result => result?,
+        };
+        self.message(words).map(Some)
+    }
+
+    /// Returns the message of a receipt's answer.
+    fn message(&self, words: raw::Words) -> io::Result<Message> {
+        let [root, id, sender, ..] = words;
+        let held = Hold {
+            member: self.clone(),
+            id,
+        };
+        Ok(Message {
+            received: Received::read(root, Box::new(held))?,
+            member: self.clone(),
+            sender,
+        })
+    }
+}
+
+/// The path's descriptor, which is readable when a message through the kernel waits.
+impl AsFd for Member {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.fd.as_fd()
+    }
+}
+
+/// A message through the kernel. It is freed when it and all clones of what it holds are dropped.
+#[derive(Debug)]
+pub struct Message {
+    received: Received,
+    member: Member,
+    sender: u64,
+}
+
+impl Message {
+    /// Returns the kernel's number of the sender's domain.
+    pub fn sender(&self) -> u64 {
+        self.sender
+    }
+
+    /// Returns the contents.
+    pub fn contents(&self) -> &Received {
+        &self.received
+    }
+
+    /// Takes the originator's right to write until this message is freed, so that the bytes can be
+    /// [borrowed](crate::Fragment::bytes). On secured paths it has none already.
+    ///
+    /// # Errors
+    /// Those of the kernel; `EBUSY` when the contents were cloned.
+    pub fn secure(&mut self) -> io::Result<()> {
+        for fragment in self.received.fragments() {
+            let start = fragment.address() & !(PAGE - 1);
+            let end = (fragment.address() + fragment.len()).next_multiple_of(PAGE);
+            let mut words = [0; 8];
+            words[0] = start as u64;
+            words[1] = (end - start) as u64;
+            raw::ask(self.member.as_fd(), request::SECURE, &mut words)?;
+        }
+        self.received.set_stable()
+    }
+}
+
+/// A message's id; its drop frees the message.
+struct Hold {
+    member: Member,
+    id: u64,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut words = [0; 8];
+        words[0] = self.id;
+        // It fails only if the member is gone, whose messages are freed.
+        let _ = raw::ask(self.member.as_fd(), request::FREE, &mut words);
+    }
+}

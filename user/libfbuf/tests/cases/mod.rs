@@ -1,0 +1,142 @@
+//! Cases that hold by either backend. Each forks its own processes, and runs in one that has not
+//! entered the region.
+
+mod aggregates;
+mod channels;
+mod hostile;
+mod kernel;
+
+use std::os::unix::net::UnixStream;
+use std::panic::{self, AssertUnwindSafe};
+
+use libfbuf::{Backend, Channel, Domain, Mode, Path};
+
+/// A case: its name, and what it does.
+pub type Case = (&'static str, fn(Backend));
+
+/// By either backend.
+pub const ALL: &[Case] = &[
+    (
+        "libfbuf: random operations on aggregates",
+        aggregates::model,
+    ),
+    ("libfbuf: a chain of parts", aggregates::chain),
+    ("libfbuf: limits of a path", aggregates::limits),
+    (
+        "libfbuf: random aggregates there and back",
+        channels::random,
+    ),
+    ("libfbuf: messages freed in any order", channels::order),
+    ("libfbuf: waiting by futex", channels::futex),
+    ("libfbuf: waiting by poll", channels::poll),
+    ("libfbuf: the peer closes", channels::closed),
+    ("libfbuf: the peer is killed", channels::killed),
+    ("libfbuf: children have nothing", channels::children),
+    (
+        "libfbuf: a child of one who has entered",
+        channels::child_of_domain,
+    ),
+    ("libfbuf: a receiver cannot write", channels::read_only),
+    ("libfbuf: hostile graphs", hostile::graphs),
+    ("libfbuf: hostile random graphs", hostile::random_graphs),
+    ("libfbuf: hostile random rings", hostile::rings),
+    ("libfbuf: hostile offers", hostile::offers),
+    ("libfbuf: a ring where there is no chunk", hostile::no_ring),
+];
+
+/// Messages through the kernel, by the device only.
+pub const KERNEL: &[Case] = &[
+    ("libfbuf: messages in each mode", kernel::each_mode),
+    ("libfbuf: a secured message", kernel::secured),
+    ("libfbuf: a receiver secures", kernel::secures),
+    ("libfbuf: a message sent on", kernel::sent_on),
+    ("libfbuf: a message sent twice", kernel::sent_twice),
+    ("libfbuf: a receiver is killed", kernel::receiver_killed),
+    ("libfbuf: memory of free fbufs", kernel::trimmed),
+    ("libfbuf: calls through the kernel", kernel::called),
+    ("libfbuf: the originator ends", kernel::originator_ends),
+];
+
+/// Repeatable random numbers.
+pub struct Draws(pub u64);
+
+impl Draws {
+    /// Returns a number below `end`.
+    pub fn below(&mut self, end: usize) -> usize {
+        self.word() as usize % end
+    }
+
+    /// Returns any number.
+    pub fn word(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 8
+    }
+
+    /// Returns so many bytes, with some newlines.
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len)
+            .map(|_| b"0123456789abcde\n"[self.below(16)])
+            .collect()
+    }
+}
+
+/// Forks a child that does `body`, and exits with 0 unless that panics.
+pub fn fork(body: impl FnOnce()) -> libc::pid_t {
+    // SAFETY: no other thread of this process runs.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "{}", std::io::Error::last_os_error());
+    if child == 0 {
+        let outcome = panic::catch_unwind(AssertUnwindSafe(body));
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(i32::from(outcome.is_err())) };
+    }
+    child
+}
+
+/// Returns the status with which a child ends.
+pub fn status_of(child: libc::pid_t) -> i32 {
+    let mut status = 0;
+    // SAFETY: the status lives across the call.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    status
+}
+
+/// Waits for a child, which must exit with 0.
+pub fn wait(child: libc::pid_t) {
+    assert_eq!(status_of(child), 0, "a child failed");
+}
+
+/// A domain of this process and a path that it originates.
+pub fn start(backend: Backend) -> (Domain, Path) {
+    let domain = Domain::enter(backend).expect("the region");
+    let path = Path::new(&domain, Mode::CACHED_VOLATILE, 0).expect("a path");
+    (domain, path)
+}
+
+/// A child with a path and a channel of its own, and the other end of the channel.
+pub fn with_peer(
+    backend: Backend,
+    peer: impl FnOnce(Domain, Path, Channel),
+) -> (Domain, Path, Channel, libc::pid_t) {
+    let (here, there) = UnixStream::pair().expect("sockets");
+    let mut ends = Some((here, there));
+    let child = fork(|| {
+        let (here, there) = ends.take().expect("two ends");
+        drop(here);
+        let (domain, path) = start(backend);
+        let channel = Channel::connect(&domain, &path, there.into()).expect("a channel");
+        peer(domain, path, channel);
+    });
+    let (here, there) = ends.take().expect("two ends");
+    drop(there);
+    let (domain, path) = start(backend);
+    let channel = Channel::connect(&domain, &path, here.into()).expect("a channel");
+    (domain, path, channel, child)
+}
+
+/// The number of the error of a result that must be one.
+pub fn error_of<T: std::fmt::Debug>(result: std::io::Result<T>) -> i32 {
+    result.expect_err("an error").raw_os_error().unwrap_or(-1)
+}
