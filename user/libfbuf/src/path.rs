@@ -9,7 +9,7 @@ use crate::aggregate::Aggregate;
 use crate::contents::{Contents, Received};
 use crate::memfd::{self, Chunks};
 use crate::raw::{self, error, request};
-use crate::region::{Domain, PAGE, Provider, lock};
+use crate::region::{Domain, PAGE, PathDescriptor, Provider, lock};
 use crate::sent::Sent;
 use crate::space::{Fbuf, Mode, Space};
 
@@ -247,19 +247,11 @@ pub struct Member {
 }
 
 struct Inner {
-    fd: OwnedFd,
+    fd: PathDescriptor,
     mode: Mode,
     number: u64,
     /// By memfds.
     chunks: Option<Chunks>,
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if self.chunks.is_none() {
-            raw::leave(self.fd.as_fd());
-        }
-    }
 }
 
 impl fmt::Debug for Member {
@@ -291,7 +283,7 @@ impl Member {
         };
         Ok(Member {
             inner: Arc::new(Inner {
-                fd,
+                fd: PathDescriptor::new(fd, domain.backend()),
                 mode: Mode::of(bits),
                 number,
                 chunks,
@@ -313,7 +305,7 @@ impl Member {
     /// memfds.
     pub(crate) fn hangup(&self) -> RawFd {
         match self.inner.chunks {
-            None => self.inner.fd.as_raw_fd(),
+            None => self.as_fd().as_raw_fd(),
             Some(_) => -1,
         }
     }

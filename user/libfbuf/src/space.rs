@@ -12,7 +12,7 @@ use crate::allocator::{Allocator, Runs};
 use crate::memfd::{self, Chunks};
 use crate::nodes::HeaderPages;
 use crate::raw::{self, error, request};
-use crate::region::{CHUNK, Domain, PAGE, Provider, lock};
+use crate::region::{CHUNK, Domain, PAGE, PathDescriptor, Provider, lock};
 
 /// How a path's fbufs are mapped and protected.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -57,7 +57,7 @@ pub(crate) struct Space {
 }
 
 struct Inner {
-    fd: OwnedFd,
+    fd: PathDescriptor,
     mode: Mode,
     source: Source,
     division: Mutex<Division>,
@@ -67,15 +67,6 @@ struct Inner {
 enum Source {
     Device,
     Memfd { chunks: Chunks, limit: usize },
-}
-
-/// The path is over. In a child, which has entered by itself if at all, it fails.
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if let Source::Device = self.source {
-            raw::leave(self.fd.as_fd());
-        }
-    }
 }
 
 /// How the memory is divided.
@@ -95,9 +86,9 @@ impl fmt::Debug for Space {
 }
 
 /// The source of runs for the allocator.
-struct Chunked<'a>(&'a Inner);
+struct RunSource<'a>(&'a Inner);
 
-impl Runs for Chunked<'_> {
+impl Runs for RunSource<'_> {
     fn grow(&mut self, chunks: usize) -> io::Result<usize> {
         match &self.0.source {
             Source::Memfd {
@@ -127,6 +118,15 @@ impl Runs for Chunked<'_> {
         }
     }
 
+    fn set_idle(&mut self, start: usize, pages: usize) {
+        if let Source::Device = self.0.source {
+            let mut words = [0; 8];
+            words[..2].copy_from_slice(&[start as u64, (pages * PAGE) as u64]);
+            // It fails while a device may be writing them; then they are written to swap.
+            let _ = raw::ask(self.0.fd.as_fd(), request::IDLE, &mut words);
+        }
+    }
+
     fn drop_contents(&mut self, start: usize, pages: usize) {
         let at = ptr::with_exposed_provenance_mut(start);
         // SAFETY: free memory of this process. It fails where the memory has to stay: by memfds,
@@ -142,7 +142,7 @@ impl Space {
             Provider::Device(device) => {
                 let mut words = [0; 8];
                 let bits = match bits {
-                    // The kernel tells its default to those who enter.
+                    // The kernel tells its default in the answer to `ENTER`.
                     Mode::DEFAULT => {
                         raw::ask(device.as_fd(), request::ENTER, &mut words)?;
                         words[5]
@@ -174,7 +174,7 @@ impl Space {
         };
         Ok(Space {
             inner: Arc::new(Inner {
-                fd,
+                fd: PathDescriptor::new(fd, domain.backend()),
                 mode: Mode::of(bits),
                 source,
                 division: Mutex::default(),
@@ -197,7 +197,7 @@ impl Space {
             return Err(error(libc::ENOSPC));
         }
         let mut division = lock(&self.inner.division);
-        let runs = &mut Chunked(&self.inner);
+        let runs = &mut RunSource(&self.inner);
         let start = division.allocator.allocate(pages, runs)?;
         Ok(Fbuf {
             space: self.clone(),
@@ -209,21 +209,21 @@ impl Space {
     /// Gives idle runs back.
     pub(crate) fn trim(&self) {
         let mut division = lock(&self.inner.division);
-        division.allocator.trim(&mut Chunked(&self.inner));
+        division.allocator.trim(&mut RunSource(&self.inner));
     }
 
     /// Hands out a slot for a node.
     pub(crate) fn allocate_node(&self) -> io::Result<usize> {
         let division = &mut *lock(&self.inner.division);
         let (allocator, headers) = (&mut division.allocator, &mut division.headers);
-        headers.allocate(|| allocator.allocate(1, &mut Chunked(&self.inner)))
+        headers.allocate(|| allocator.allocate(1, &mut RunSource(&self.inner)))
     }
 
     /// Takes a slot back.
     pub(crate) fn free_node(&self, address: usize) {
         let division = &mut *lock(&self.inner.division);
         if let Some(page) = division.headers.free(address) {
-            let runs = &mut Chunked(&self.inner);
+            let runs = &mut RunSource(&self.inner);
             division.allocator.free(page, 1, runs);
         }
     }
@@ -292,7 +292,7 @@ impl Drop for Fbuf {
         let pages = self.len / PAGE;
         division
             .allocator
-            .free(self.start, pages, &mut Chunked(inner));
+            .free(self.start, pages, &mut RunSource(inner));
     }
 }
 

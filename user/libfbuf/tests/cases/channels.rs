@@ -193,6 +193,35 @@ pub fn killed(backend: Backend) {
     assert_eq!(last.to_vec(MOST).unwrap(), b"last words");
 }
 
+/// A peer is killed while a send waits for it to free messages: what it sent is still received.
+pub fn killed_full(backend: Backend) {
+    let (_domain, path, mut channel, child) = with_peer(backend, |_, path, mut channel| {
+        let mut held = Vec::new();
+        for text in ["one", "two"] {
+            channel
+                .send(&path.copy(text.as_bytes()).unwrap())
+                .expect("a send");
+            held.push(next(&mut channel));
+        }
+        // SAFETY: ends this process.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    });
+    let message = path.copy(b"hold this").unwrap();
+    let error = loop {
+        if let Err(why) = channel.send(&message) {
+            break why;
+        }
+    };
+    assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
+    assert_eq!(channel.in_flight(), 0);
+    for text in ["one", "two"] {
+        let received = next(&mut channel).to_vec(MOST).unwrap();
+        assert_eq!(received, text.as_bytes());
+    }
+    assert_eq!(error_of(channel.receive()), libc::ECONNRESET);
+    assert_eq!(status_of(child), libc::SIGKILL);
+}
+
 /// A child inherits nothing of the region, and enters it by itself.
 pub fn children(backend: Backend) {
     let (_domain, path) = start(backend);

@@ -31,6 +31,10 @@ pub const ALL: &[Case] = &[
     ("libfbuf: waiting by poll", channels::poll),
     ("libfbuf: the peer closes", channels::closed),
     ("libfbuf: the peer is killed", channels::killed),
+    (
+        "libfbuf: the peer is killed while a send waits",
+        channels::killed_full,
+    ),
     ("libfbuf: children have nothing", channels::children),
     (
         "libfbuf: a child of one who has entered",
@@ -55,6 +59,11 @@ pub const KERNEL: &[Case] = &[
     ("libfbuf: memory of free fbufs", kernel::trimmed),
     ("libfbuf: calls through the kernel", kernel::called),
     ("libfbuf: the originator ends", kernel::originator_ends),
+    ("libfbuf: channels of other modes", kernel::other_modes),
+    (
+        "libfbuf: a child drops what its parent made",
+        kernel::dropped_in_child,
+    ),
 ];
 
 /// Repeatable random numbers.
