@@ -26,8 +26,8 @@
 //!
 //! `table` (the region's) and each path have one sleeping lock; two paths are never locked
 //! together. The lock of a path is held while mappings of its runs change. Sending on a path takes
-//! no other of these unless the aggregate reaches other paths' chunks. Memory of programs is read, and
-//! pages are brought back from swap, without these locks.
+//! no other of these unless the aggregate reaches other paths' chunks. Memory of programs is read,
+//! and pages are brought back from swap, without these locks.
 
 mod bits;
 mod domain;

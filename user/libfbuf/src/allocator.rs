@@ -79,7 +79,8 @@ pub(crate) struct Allocator {
     clock: u64,
 }
 
-/// A run goes back, and a free fbuf is called idle, once so many others came back since its last use.
+/// A run goes back, and a free fbuf is called idle, once so many others came back since its last
+/// use.
 const IDLE: u64 = 1024;
 
 /// Idle runs and fbufs are looked for each time that so many fbufs came back.

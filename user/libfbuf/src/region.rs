@@ -57,8 +57,8 @@ pub(crate) fn lock<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
     it.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The descriptor of a path that this process belongs to. Its drop leaves the path; in a child, which
-/// inherited it, the drop only closes the descriptor.
+/// The descriptor of a path that this process belongs to. Its drop leaves the path; in a child,
+/// which inherited it, the drop only closes the descriptor.
 #[derive(Debug)]
 pub(crate) struct PathDescriptor {
     fd: OwnedFd,
