@@ -63,7 +63,7 @@ impl RawNode {
     }
 }
 
-/// The pieces of an aggregate in order, as one who does not trust it has read them.
+/// The pieces of an aggregate in order, as a receiver that does not trust it has read them.
 #[derive(Debug)]
 pub(crate) enum Pieces {
     One(Bytes),

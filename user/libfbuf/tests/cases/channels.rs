@@ -2,12 +2,11 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::net::UnixStream;
 
 use libfbuf::{Backend, Channel, Contents, Domain, Received};
 
 use super::aggregates::step;
-use super::{Draws, error_of, fork, start, status_of, wait, with_peer};
+use super::{Draws, error_of, fork, fork_with_socket, start, status_of, wait, with_peer};
 
 const MOST: usize = 1 << 20;
 
@@ -244,11 +243,7 @@ pub fn children(backend: Backend) {
 pub fn child_of_domain(backend: Backend) {
     let (domain, path) = start(backend);
     let _other = path.copy(b"other").unwrap();
-    let (here, there) = UnixStream::pair().expect("sockets");
-    let mut ends = Some((here, there));
-    let child = fork(|| {
-        let (here, there) = ends.take().expect("ends");
-        drop(here);
+    let (here, child) = fork_with_socket(|there| {
         let (domain, path) = start(backend);
         let mut channel = Channel::connect(&domain, &path, there.into()).expect("a channel");
         let message = next(&mut channel);
@@ -256,8 +251,6 @@ pub fn child_of_domain(backend: Backend) {
         drop(message);
         channel.finish().expect("all freed");
     });
-    let (here, there) = ends.take().expect("ends");
-    drop(there);
     let mut channel = Channel::connect(&domain, &path, here.into()).expect("a channel");
     let answer = channel.call(&path.copy(b"text").unwrap());
     assert_eq!(answer.expect("an answer").to_vec(MOST).unwrap(), b"text");

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use libfbuf::{Aggregate, Backend, CHUNK, Channel, Contents, Domain, Member, Mode, PAGE, Path};
 
 use super::aggregates::step;
-use super::{Draws, fork, status_of, wait};
+use super::{Draws, fork, fork_with_socket, status_of, wait};
 
 const MOST: usize = 1 << 20;
 
@@ -44,19 +44,13 @@ fn receiver(
     path: &Path,
     body: impl FnOnce(Domain, Member, UnixStream),
 ) -> (libc::pid_t, UnixStream) {
-    let (here, there) = UnixStream::pair().expect("sockets");
-    let mut ends = Some((here, there));
-    let child = fork(|| {
-        let (here, mut there) = ends.take().expect("ends");
-        drop(here);
+    let (mut here, child) = fork_with_socket(|mut there| {
         let domain = Domain::enter(backend).expect("the region");
         let fd = path.as_fd().try_clone_to_owned().expect("a descriptor");
         let member = Member::attach(&domain, fd).expect("a membership");
         there.write_all(b"a").expect("a byte");
         body(domain, member, there);
     });
-    let (mut here, there) = ends.take().expect("ends");
-    drop(there);
     here.read_exact(&mut [0]).expect("an attached child");
     (child, here)
 }
@@ -359,7 +353,8 @@ pub fn trimmed(backend: Backend) {
 pub fn other_modes(backend: Backend) {
     for mode in &MODES[1..] {
         let (domain, path) = originate(backend, *mode, 1);
-        let (here, _there) = UnixStream::pair().expect("sockets");
+        let (here, there) = UnixStream::pair().expect("sockets");
+        drop(there);
         let error = Channel::connect(&domain, &path, here.into()).expect_err("an error");
         assert_eq!(error.raw_os_error(), Some(libc::EINVAL), "{mode:?}");
     }

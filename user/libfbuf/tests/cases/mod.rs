@@ -37,7 +37,7 @@ pub const ALL: &[Case] = &[
     ),
     ("libfbuf: children have nothing", channels::children),
     (
-        "libfbuf: a child of one who has entered",
+        "libfbuf: a child of a process that has entered",
         channels::child_of_domain,
     ),
     ("libfbuf: a receiver cannot write", channels::read_only),
@@ -104,6 +104,20 @@ pub fn fork(body: impl FnOnce()) -> libc::pid_t {
     child
 }
 
+/// Forks a child that does `body` with one end of a pair of sockets; returns the other.
+pub fn fork_with_socket(body: impl FnOnce(UnixStream)) -> (UnixStream, libc::pid_t) {
+    let (here, there) = UnixStream::pair().expect("sockets");
+    let mut ends = Some((here, there));
+    let child = fork(|| {
+        let (here, there) = ends.take().expect("two ends");
+        drop(here);
+        body(there);
+    });
+    let (here, there) = ends.take().expect("two ends");
+    drop(there);
+    (here, child)
+}
+
 /// Returns the status with which a child ends.
 pub fn status_of(child: libc::pid_t) -> i32 {
     let mut status = 0;
@@ -129,17 +143,11 @@ pub fn with_peer(
     backend: Backend,
     peer: impl FnOnce(Domain, Path, Channel),
 ) -> (Domain, Path, Channel, libc::pid_t) {
-    let (here, there) = UnixStream::pair().expect("sockets");
-    let mut ends = Some((here, there));
-    let child = fork(|| {
-        let (here, there) = ends.take().expect("two ends");
-        drop(here);
+    let (here, child) = fork_with_socket(|there| {
         let (domain, path) = start(backend);
         let channel = Channel::connect(&domain, &path, there.into()).expect("a channel");
         peer(domain, path, channel);
     });
-    let (here, there) = ends.take().expect("two ends");
-    drop(there);
     let (domain, path) = start(backend);
     let channel = Channel::connect(&domain, &path, here.into()).expect("a channel");
     (domain, path, channel, child)
