@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::process;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,8 +36,10 @@ pub enum Backend {
     Memfd,
 }
 
-/// A process's membership in the region: it has entered. Children have not: they call
-/// [`enter`](Domain::enter) themselves, and use none of the parent's values of this crate.
+/// A process that has entered the region. A child of `fork` has not: it calls
+/// [`enter`](Domain::enter) itself. Of the values of this crate that its parent made, it uses only
+/// the descriptors of paths. Dropping paths, members and fbufs ends nothing; channels and received
+/// messages are not dropped in the child, where their rings are not mapped.
 #[derive(Clone, Debug)]
 pub struct Domain {
     pub(crate) provider: Provider,
@@ -55,36 +57,6 @@ static ENTERED: Mutex<Option<(u32, Backend)>> = Mutex::new(None);
 /// Locks what no panic leaves half done.
 pub(crate) fn lock<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
     it.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The descriptor of a path that this process belongs to. Its drop leaves the path; in a child,
-/// which inherited it, the drop only closes the descriptor.
-#[derive(Debug)]
-pub(crate) struct PathDescriptor {
-    fd: OwnedFd,
-    /// The process that leaves; `None` by memfds, where the memory is all that there is.
-    process: Option<u32>,
-}
-
-impl PathDescriptor {
-    pub(crate) fn new(fd: OwnedFd, backend: Backend) -> PathDescriptor {
-        let process = (backend == Backend::Device).then(process::id);
-        PathDescriptor { fd, process }
-    }
-}
-
-impl AsFd for PathDescriptor {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
-impl Drop for PathDescriptor {
-    fn drop(&mut self) {
-        if self.process == Some(process::id()) {
-            raw::leave(self.fd.as_fd());
-        }
-    }
 }
 
 impl Domain {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::process;
 use std::ptr;
 use std::slice;
 use std::sync::{Arc, Mutex};
@@ -12,7 +13,7 @@ use crate::allocator::{Allocator, Runs};
 use crate::memfd::{self, Chunks};
 use crate::nodes::HeaderPages;
 use crate::raw::{self, error, request};
-use crate::region::{CHUNK, Domain, PAGE, PathDescriptor, Provider, lock};
+use crate::region::{CHUNK, Domain, PAGE, Provider, lock};
 
 /// How a path's fbufs are mapped and protected.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -57,7 +58,7 @@ pub(crate) struct Space {
 }
 
 struct Inner {
-    fd: PathDescriptor,
+    fd: OwnedFd,
     mode: Mode,
     source: Source,
     division: Mutex<Division>,
@@ -65,8 +66,23 @@ struct Inner {
 
 /// Where a path's chunks come from.
 enum Source {
-    Device,
-    Memfd { chunks: Chunks, limit: usize },
+    /// The kernel, for the process that has made the path.
+    Device {
+        process: u32,
+    },
+    Memfd {
+        chunks: Chunks,
+        limit: usize,
+    },
+}
+
+/// The path ends with its memory. What a child has inherited ends nothing.
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if matches!(self.source, Source::Device { process } if process == process::id()) {
+            raw::leave(self.fd.as_fd());
+        }
+    }
 }
 
 /// How the memory is divided.
@@ -95,7 +111,7 @@ impl Runs for RunSource<'_> {
                 chunks: from,
                 limit,
             } => from.grow(chunks, *limit),
-            Source::Device => {
+            Source::Device { .. } => {
                 let mut words = [0; 8];
                 words[0] = chunks as u64;
                 raw::ask(self.0.fd.as_fd(), request::GROW, &mut words)?;
@@ -110,7 +126,7 @@ impl Runs for RunSource<'_> {
                 to.shrink(start, chunks);
                 true
             }
-            Source::Device => {
+            Source::Device { .. } => {
                 let mut words = [0; 8];
                 words[0] = start as u64;
                 raw::ask(self.0.fd.as_fd(), request::SHRINK, &mut words).is_ok()
@@ -119,7 +135,7 @@ impl Runs for RunSource<'_> {
     }
 
     fn set_idle(&mut self, start: usize, pages: usize) {
-        if let Source::Device = self.0.source {
+        if let Source::Device { .. } = self.0.source {
             let mut words = [0; 8];
             words[..2].copy_from_slice(&[start as u64, (pages * PAGE) as u64]);
             // It fails while a device may be writing them; then they are written to swap.
@@ -153,7 +169,8 @@ impl Space {
                 let fd = raw::ask(device.as_fd(), request::PATH, &mut words)?;
                 // SAFETY: the kernel has just made it, and nothing else owns it.
                 let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-                (fd, bits, Source::Device)
+                let process = process::id();
+                (fd, bits, Source::Device { process })
             }
             Provider::Memfd => {
                 let bits = bits & !Mode::DEFAULT;
@@ -174,7 +191,7 @@ impl Space {
         };
         Ok(Space {
             inner: Arc::new(Inner {
-                fd: PathDescriptor::new(fd, domain.backend()),
+                fd,
                 mode: Mode::of(bits),
                 source,
                 division: Mutex::default(),
@@ -235,7 +252,7 @@ impl Space {
     }
 
     pub(crate) fn is_by_device(&self) -> bool {
-        matches!(self.inner.source, Source::Device)
+        matches!(self.inner.source, Source::Device { .. })
     }
 }
 

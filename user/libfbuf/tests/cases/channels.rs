@@ -2,6 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
 
 use libfbuf::{Backend, Channel, Contents, Domain, Received};
 
@@ -219,6 +220,40 @@ pub fn killed_full(backend: Backend) {
     }
     assert_eq!(error_of(channel.receive()), libc::ECONNRESET);
     assert_eq!(status_of(child), libc::SIGKILL);
+}
+
+/// Two processes make two channels of the same two paths; the second works on when the first ends.
+pub fn two_channels(backend: Backend) {
+    let (mut sockets, theirs): (Vec<_>, Vec<_>) =
+        (0..2).map(|_| UnixStream::pair().expect("sockets")).unzip();
+    let mut theirs = Some(theirs);
+    let child = fork(|| {
+        let theirs = theirs.take().expect("sockets");
+        sockets.clear();
+        let (domain, path) = start(backend);
+        let connect = |it: UnixStream| Channel::connect(&domain, &path, it.into());
+        let mut channels: Vec<_> = theirs.into_iter().map(connect).collect();
+        let mut second = channels.pop().expect("two").expect("a channel");
+        let mut first = channels.pop().expect("two").expect("a channel");
+        assert!(first.receive().expect("an end").is_none());
+        drop(first);
+        while let Some(message) = second.receive().expect("a message") {
+            second.send(&path.forward(&message)).expect("a send");
+        }
+    });
+    drop(theirs.take());
+    let (domain, path) = start(backend);
+    let connect = |it: UnixStream| Channel::connect(&domain, &path, it.into());
+    let mut channels: Vec<_> = sockets.drain(..).map(connect).collect();
+    let mut second = channels.pop().expect("two").expect("a channel");
+    drop(channels);
+    for text in ["one", "two"] {
+        let answer = second.call(&path.copy(text.as_bytes()).unwrap());
+        let answer = answer.expect("an answer").to_vec(MOST);
+        assert_eq!(answer.unwrap(), text.as_bytes());
+    }
+    drop(second);
+    wait(child);
 }
 
 /// A child inherits nothing of the region, and enters it by itself.

@@ -35,6 +35,10 @@ pub const ALL: &[Case] = &[
         "libfbuf: the peer is killed while a send waits",
         channels::killed_full,
     ),
+    (
+        "libfbuf: two channels of the same paths",
+        channels::two_channels,
+    ),
     ("libfbuf: children have nothing", channels::children),
     (
         "libfbuf: a child of a process that has entered",
