@@ -34,7 +34,7 @@ impl Path {
     /// 0: the default, 32.
     ///
     /// # Errors
-    /// Those of the kernel: `EMFILE`, `ENOMEM`, `EINVAL` for a limit that is too large.
+    /// Those of the kernel: `EMFILE`, `ENOMEM`, `EINVAL` for a limit above 1024 (by memfds, 32).
     /// `EOPNOTSUPP` for an uncached or secured path by memfds.
     pub fn new(domain: &Domain, mode: Mode, limit: usize) -> io::Result<Path> {
         Path::with(domain, mode.bits(), limit)
@@ -65,7 +65,7 @@ impl Path {
     /// mappings.
     ///
     /// # Errors
-    /// `ENOSPC` at the path's limit; `ENOMEM`.
+    /// `ENOSPC` at the path's limit, and for more than 64 MiB; `ENOMEM`.
     pub fn allocate(&self, len: usize) -> io::Result<Fbuf> {
         self.with_notices(|| self.space.allocate(len))
     }

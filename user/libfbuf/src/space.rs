@@ -13,7 +13,7 @@ use crate::allocator::{Allocator, Runs};
 use crate::memfd::{self, Chunks};
 use crate::nodes::HeaderPages;
 use crate::raw::{self, error, request};
-use crate::region::{CHUNK, Domain, PAGE, Provider, lock};
+use crate::region::{CHUNK, Domain, LONGEST, PAGE, Provider, lock};
 
 /// How a path's fbufs are mapped and protected.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -208,9 +208,12 @@ impl Space {
     }
 
     /// Hands out an fbuf of at least `len` bytes.
+    ///
+    /// # Errors
+    /// `ENOSPC` at the path's limit and for more than the longest run has; `ENOMEM`.
     pub(crate) fn allocate(&self, len: usize) -> io::Result<Fbuf> {
         let pages = len.max(1).div_ceil(PAGE);
-        if pages > memfd::MOST_CHUNKS * CHUNK / PAGE {
+        if pages > LONGEST / PAGE {
             return Err(error(libc::ENOSPC));
         }
         let mut division = lock(&self.inner.division);
