@@ -1,10 +1,10 @@
 /*
  * Fbufs for C: the interface of the crate libfbuf, whose document is docs/fbuf.md. Link with its
- * static library (libfbuf.a, and -lpthread -ldl -lm where the C library has them apart).
+ * static library liblibfbuf.a (and -lpthread -ldl -lm where the C library has them apart).
  *
  * Functions that return int give 0 or a count, or a negative errno. Handles are made into the place
- * that the last argument names, and freed by the function that ends in _free; NULL may be freed.
- * A handle is used by one thread at a time.
+ * that the last argument names, which an error leaves as it was, and freed by the function that
+ * ends in _free, in any order; NULL may be freed. A handle is used by one thread at a time.
  */
 #ifndef FBUF_H
 #define FBUF_H
@@ -16,10 +16,10 @@
 extern "C" {
 #endif
 
-/* What provides the region. */
+/* What provides the region: /dev/fbuf, memfds, or memfds where there is no /dev/fbuf. */
 enum { FBUF_DEVICE = 0, FBUF_MEMFD = 1, FBUF_ANY = 2 };
 
-/* The mode of a path: a sum of these; 0: cached and volatile. */
+/* The mode of a path: a sum of the first two; 0: cached and volatile. Or the kernel's default. */
 enum { FBUF_UNCACHED = 1, FBUF_SECURED = 2, FBUF_DEFAULT = 4 };
 
 typedef struct fbuf_path fbuf_path;           /* the originator's side of a path */
@@ -29,19 +29,23 @@ typedef struct fbuf_data fbuf_data;           /* an aggregate, or a received mes
 typedef struct fbuf_channel fbuf_channel;     /* one end of a channel */
 typedef struct fbuf_units fbuf_units;         /* the lines or records of data */
 
-/* Contiguous bytes. They may change while they are read, if they came from another process. */
+/* Contiguous bytes. Those of a message may change while they are read, unless it was secured. */
 struct fbuf_fragment {
     const volatile void *start;
     size_t length;
 };
 
-/* Enters the region. Children enter it themselves. */
+/* Enters the region, before all else. A child of fork enters it by itself, and uses no handle of
+ * its parent. -ENOENT: there is no /dev/fbuf. */
 int fbuf_enter(int backend);
 
-/* Paths: at most `chunks` of 2 MiB; 0: the default. The descriptor belongs to the path. */
+/* Makes a path of at most `chunks` chunks of 2 MiB; 0: 32. */
 int fbuf_path_new(unsigned mode, size_t chunks, fbuf_path **path);
+/* Returns its descriptor, the right to attach to it, which the path closes. */
 int fbuf_path_descriptor(const fbuf_path *path);
+/* Returns idle chunks to the kernel, and drops the contents of free pages in the others. */
 void fbuf_path_trim(const fbuf_path *path);
+/* Frees the handle; the path ends with the last of its pages and data. */
 void fbuf_path_free(fbuf_path *path);
 
 /* Sends a path's descriptor by a Unix socket; receives one, which is returned. */
@@ -50,18 +54,23 @@ int fbuf_path_receive(int socket);
 
 /* Attaches to the path of a descriptor, which belongs to the member, also after an error. */
 int fbuf_member_attach(int descriptor, fbuf_member **member);
+/* Returns its descriptor, which is readable when a message through the kernel waits. */
 int fbuf_member_descriptor(const fbuf_member *member);
+/* Returns the number by which fbuf_send sends to this member alone. */
 int fbuf_member_number(const fbuf_member *member);
 void fbuf_member_free(fbuf_member *member);
 
-/* Pages to write: at least `length` bytes. fbuf_seal makes the first bytes data, and frees it. */
+/* Pages to write, at least `length` bytes. -ENOSPC: the path's limit is reached. */
 int fbuf_allocate(const fbuf_path *path, size_t length, fbuf **pages);
 void *fbuf_start(fbuf *pages);
 size_t fbuf_length(const fbuf *pages);
+/* Makes data of the first bytes, which are immutable from then on. Frees `pages`, also after an
+ * error. */
 int fbuf_seal(fbuf *pages, size_t length, fbuf_data **data);
 void fbuf_free(fbuf *pages);
 
-/* Data is immutable; operations make new data, without a copy of the old. */
+/* Data is immutable; these make new data, without a copy of the old. Received messages have to be
+ * forwarded first (-EINVAL). -E2BIG: more than 65536 parts. */
 int fbuf_data_copy(const fbuf_path *path, const void *bytes, size_t length, fbuf_data **data);
 int fbuf_data_join(const fbuf_data *front, const fbuf_data *back, fbuf_data **data);
 int fbuf_data_slice(const fbuf_data *of, uint64_t start, uint64_t end, fbuf_data **data);
@@ -70,6 +79,7 @@ int fbuf_data_clip_front(const fbuf_data *of, uint64_t bytes, fbuf_data **data);
 int fbuf_data_clip_back(const fbuf_data *of, uint64_t bytes, fbuf_data **data);
 int fbuf_data_prepend(const fbuf_data *to, const void *bytes, size_t length, fbuf_data **data);
 int fbuf_data_append(const fbuf_data *to, const void *bytes, size_t length, fbuf_data **data);
+/* Frees data. A received message is free for its sender once all data made of it is freed, too. */
 void fbuf_data_free(fbuf_data *data);
 
 /* Makes a received message data of a path, to be sent on, joined and cut. */
@@ -89,28 +99,40 @@ int fbuf_records(const fbuf_data *data, size_t size, fbuf_units **units);
 int fbuf_units_next(fbuf_units *units, struct fbuf_fragment *unit);
 void fbuf_units_free(fbuf_units *units);
 
-/* Messages through the kernel, to a member or all (0). fbuf_receive: -EPIPE is the end. */
+/* Sends through the kernel, to a member or all (0). What was sent is held until it is freed. */
 int fbuf_send(const fbuf_path *path, unsigned member, const fbuf_data *data);
+/* Waits for a message through the kernel. -EPIPE: the originator is gone, and nothing is left. */
 int fbuf_receive(const fbuf_member *member, fbuf_data **data);
-int fbuf_collect(const fbuf_path *path);
-
 /* Sends, and receives the next message of `answers`, by one system call. */
 int fbuf_call(const fbuf_path *path, unsigned member, const fbuf_data *request,
               const fbuf_member *answers, fbuf_data **answer);
+/* Takes the originator's right to write a message that was received through the kernel, until it
+ * is freed: its fragments do not change. No units of it are in use. */
+int fbuf_secure(fbuf_data *message);
+/* Reads what receivers have freed; returns the number of notices. Sending does it by itself. */
+int fbuf_collect(const fbuf_path *path);
 
-/* Channels; the socket belongs to the channel, also after an error. -EPIPE: the peer closed it,
- * -ECONNRESET: it is gone, -EAGAIN from a try: later. */
+/* Makes a channel with the other end of a Unix socket, which does the same. The socket belongs to
+ * the channel, also after an error. The path is cached and volatile (-EINVAL). */
 int fbuf_channel_connect(const fbuf_path *path, int socket, fbuf_channel **channel);
+/* Returns its descriptor, to poll for reading after fbuf_channel_arm. */
 int fbuf_channel_descriptor(const fbuf_channel *channel);
+/* -EPIPE: the peer has closed the channel; -ECONNRESET: it is gone; -EPROTO: it breaks the rules;
+ * -EAGAIN from a try: it would have to wait. */
 int fbuf_channel_send(fbuf_channel *channel, const fbuf_data *data);
 int fbuf_channel_try_send(fbuf_channel *channel, const fbuf_data *data);
 int fbuf_channel_receive(fbuf_channel *channel, fbuf_data **data);
 int fbuf_channel_try_receive(fbuf_channel *channel, fbuf_data **data);
 int fbuf_channel_call(fbuf_channel *channel, const fbuf_data *request, fbuf_data **answer);
-int fbuf_channel_arm(fbuf_channel *channel); /* 1: do not wait, something is there */
+/* Prepares for waiting at the descriptor; returns 1 if something is there already. */
+int fbuf_channel_arm(fbuf_channel *channel);
+/* Looks whether the peer is still there (-ECONNRESET), after the descriptor was readable. */
 int fbuf_channel_check(fbuf_channel *channel);
-int fbuf_channel_finish(fbuf_channel *channel); /* waits until all is freed; frees the channel */
+/* Sends the end, waits until the peer has freed all, and frees the channel. */
+int fbuf_channel_finish(fbuf_channel *channel);
+/* How often calls look before they sleep; 0, the default, suits one CPU. */
 void fbuf_channel_set_spins(fbuf_channel *channel, unsigned spins);
+/* Sends the end, and frees the channel. What the peer has not freed may be written anew. */
 void fbuf_channel_free(fbuf_channel *channel);
 
 #ifdef __cplusplus

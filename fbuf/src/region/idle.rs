@@ -1,6 +1,6 @@
-//! Fbufs on free lists: the originator says that nobody needs their contents, and the pagedaemon
-//! drops these instead of writing them to swap (`fbufs.txt` 3.3). Their mappings stay. A store into
-//! such a page, or a message that includes it, ends that.
+//! Idle pages, of fbufs on free lists: the originator does not need their contents, and the
+//! pagedaemon drops these instead of writing them to swap (`fbufs.txt` 3.3). Their mappings stay. A
+//! store into such a page, or a message that includes it, ends that.
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
@@ -11,7 +11,7 @@ use vm::{Cache, Scan};
 
 use super::{domain::Domain, path::Path, run::IDLE_PAGES, table};
 
-/// What the pagedaemon sees of them.
+/// The idle pages as a cache that the pagedaemon shrinks.
 struct IdlePages;
 
 static IDLE: IdlePages = IdlePages;
@@ -31,7 +31,7 @@ pub fn reclaim_idle(scan: &mut Scan) {
     if IDLE_PAGES.load(Relaxed) == 0 {
         return;
     }
-    // Another time, if a run comes or goes.
+    // If a run comes or goes now, the next scan drops them.
     if let Some(table) = table::try_lock() {
         for run in table.runs() {
             let dropped = run.drop_idle(scan.wanted());
@@ -41,8 +41,8 @@ pub fn reclaim_idle(scan: &mut Scan) {
 }
 
 impl Path {
-    /// The originator does not need the contents of whole pages in `bytes`, which lie in one run,
-    /// unless it writes them again.
+    /// Marks the whole pages in `bytes`, which lie in one run, as idle until the originator writes
+    /// or sends them again.
     ///
     /// # Errors
     /// `EPERM` for another domain, `EFAULT` for memory that is not the path's, `EBUSY` while

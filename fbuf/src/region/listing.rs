@@ -1,4 +1,4 @@
-//! What there is, for `/proc/causeway/fbuf`.
+//! The figures of all paths, for `/proc/causeway/fbuf`.
 
 use alloc::vec::Vec;
 
@@ -17,19 +17,19 @@ pub struct PathStatus {
     pub is_over: bool,
     /// Its mode.
     pub mode: Mode,
-    /// Chunks that it has, and that it may have.
+    /// Chunks that it has.
     pub chunks: usize,
-    /// The most that it may have.
+    /// Chunks that it may have at most.
     pub limit: usize,
     /// Pages of these in memory or in swap.
     pub pages: usize,
-    /// Receivers.
+    /// Number of receivers.
     pub members: usize,
-    /// Messages that a receiver has not freed.
+    /// Messages that some receiver has not freed.
     pub messages: usize,
     /// Pages that the originator has not been told about.
     pub notices: usize,
-    /// Pages that nobody may write now.
+    /// Secured pages, which its originator may not write now.
     pub secured: usize,
 }
 

@@ -18,7 +18,7 @@ const MOST_EXTENTS: usize = 2 * MOST_RANGES;
 /// Ranges of pages whose memory a path's own charge covers.
 const UNCHARGED: usize = 16;
 
-/// Neighbouring pages of one run that a message reaches.
+/// Contiguous pages of one run that a message reaches.
 #[derive(Clone)]
 pub(super) struct Extent {
     pub run: Arc<Run>,
@@ -115,7 +115,7 @@ impl Messages {
         self.slots.iter().flatten()
     }
 
-    /// Takes a message that no member has any more; returns its extents.
+    /// Removes a message that no member has any more; returns its extents.
     pub fn take_if_free(&mut self, id: u64) -> Option<Vec<Extent>> {
         let slot = self.slots.get_mut(id as usize % MOST_MESSAGES)?;
         let message = slot.take_if(|it| it.id == id && it.queued | it.held == 0)?;
@@ -124,7 +124,8 @@ impl Messages {
         Some(message.extents)
     }
 
-    /// As [`forget_member`](Messages::forget_member), for the first message that nobody has then.
+    /// As [`forget_member`](Messages::forget_member), up to the first message that no member has
+    /// then, whose extents it leaves in `freed`.
     pub fn forget_one(&mut self, bit: u16, freed: &mut Option<Vec<Extent>>) {
         for slot in &mut self.slots {
             if let Some(message) = slot {
@@ -140,8 +141,8 @@ impl Messages {
         }
     }
 
-    /// A member frees all that it has; calls `free` with the extents of messages that nobody has
-    /// any more.
+    /// Frees all messages of a member; calls `free` with the extents of those that no other member
+    /// has.
     pub fn forget_member(&mut self, bit: u16, free: &mut dyn FnMut(Vec<Extent>)) {
         for slot in &mut self.slots {
             if let Some(message) = slot {

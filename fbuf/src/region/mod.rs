@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   region   64 GiB at REGION_START in each address space that has entered (a Domain)
-//!    └─ chunk   2 MiB; a path gets Runs of neighbouring chunks, mapped over the empty region
+//!    └─ chunk   2 MiB; a path gets Runs of contiguous chunks, mapped over the empty region
 //!        └─ fbuf   pages that the originator's own allocator divides chunks into
 //! ```
 //!
@@ -26,8 +26,8 @@
 //!
 //! `table` (the region's) and each path have one sleeping lock; two paths are never locked
 //! together. The lock of a path is held while mappings of its runs change. Sending on a path takes
-//! no other lock unless the aggregate reaches other paths' chunks. Memory of programs is read, and
-//! pages are brought back from swap, without these locks.
+//! no other of these unless the aggregate reaches other paths' chunks. Memory of programs is read,
+//! and pages are brought back from swap, without these locks.
 
 mod bits;
 mod domain;
@@ -54,7 +54,7 @@ use nucleus::VirtAddr;
 
 /// Where the region starts in every domain.
 pub const REGION_START: VirtAddr = VirtAddr(0x6000_0000_0000);
-/// Its bytes.
+/// Bytes of the region.
 pub const REGION_SIZE: usize = 64 << 30;
 /// Bytes of a chunk: what a page table maps, so that no two paths share one.
 pub const CHUNK: usize = 2 << 20;
@@ -70,5 +70,5 @@ pub const MOST_PATH_CHUNKS: usize = 1024;
 pub const MOST_USER_CHUNKS: usize = REGION_SIZE / CHUNK / 8;
 /// The most messages in the queue of one receiver.
 pub const MOST_QUEUED: usize = 64;
-/// Notices that wait for the originator from which on its descriptor says so.
+/// Pages with notices from which on the originator's descriptor reports `POLLPRI`.
 pub const MANY_NOTICES: usize = 256;

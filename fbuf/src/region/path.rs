@@ -49,7 +49,7 @@ pub struct Path {
 /// What a path is charged with, in bytes: its record, members and small messages.
 const RECORD_BYTES: usize = 64 << 10;
 
-/// What changes of a path.
+/// The state of a path.
 pub(super) struct State {
     /// `None` once it has ended or left.
     pub originator: Option<Arc<Domain>>,
@@ -188,7 +188,7 @@ impl Path {
         Ok(index)
     }
 
-    /// Gives the originator `chunks` neighbouring chunks, and returns their addresses.
+    /// Gives the originator `chunks` contiguous chunks, and returns their addresses.
     ///
     /// # Errors
     /// `EPERM` for another domain, `EINVAL` for a number that is not allowed, `ENOSPC` beyond the
@@ -260,14 +260,14 @@ impl Path {
         Ok(())
     }
 
-    /// The domain leaves the path: as a receiver it frees all its messages, and as the originator
-    /// it sends no more. Its mappings of the path's chunks go.
+    /// Makes the domain leave the path: a receiver frees all its messages, the originator sends no
+    /// more. Its mappings of the path's chunks are removed.
     pub fn leave(&self, domain: &Arc<Domain>) {
         domain.leave(self);
         self.remove_domain(domain, true);
     }
 
-    /// The last descriptor is closed: everybody leaves.
+    /// Makes the originator and all receivers leave, after the last descriptor was closed.
     pub fn close(&self) {
         loop {
             let domain = {
@@ -283,7 +283,7 @@ impl Path {
         }
     }
 
-    /// As [`leave`](Path::leave), with `unmaps`; otherwise the address space is going away.
+    /// As [`leave`](Path::leave). Without `unmaps` the address space removes the mappings itself.
     pub(super) fn remove_domain(&self, domain: &Arc<Domain>, unmaps: bool) {
         let mut freed: Vec<Vec<Extent>> = Vec::new();
         let mut state = self.state.lock();
@@ -342,8 +342,8 @@ impl Path {
         }
     }
 
-    /// Retires the runs that nobody can use any more, once the originator is gone: those without
-    /// references, unless receivers of a cached path still read them.
+    /// Retires the runs without references once the originator is gone, unless receivers of a
+    /// cached path still read them.
     pub(super) fn retire_unused(&self, state: &mut State) {
         let has_readers = self.mode.is_cached() && state.members.iter().any(Option::is_some);
         if state.originator.is_some() || has_readers {
@@ -355,7 +355,7 @@ impl Path {
         }
     }
 
-    /// Counts notices for the originator.
+    /// Counts pages that were noted for the originator, and wakes it at [`MANY_NOTICES`].
     pub(super) fn note(&self, state: &mut State, pages: usize) {
         let Some(originator) = &state.originator else {
             return;

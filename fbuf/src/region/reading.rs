@@ -14,8 +14,8 @@ use super::{
 };
 use crate::dag::{NODE_BYTES, NodeReader, WalkError};
 
-/// Pages between two questions whether the caller is to end.
-const UNASKED: usize = 256;
+/// Pages that are read between two checks whether the caller is to end.
+const PAGES_PER_CHECK: usize = 256;
 
 /// Reads nodes on behalf of the sender of a message.
 pub(super) struct Reading<'a> {
@@ -104,7 +104,7 @@ impl<'a> Reading<'a> {
             })?;
             self.page = Some((page, frame));
             self.pages_read += 1;
-            if self.pages_read.is_multiple_of(UNASKED) && vm::is_dying() {
+            if self.pages_read.is_multiple_of(PAGES_PER_CHECK) && vm::is_dying() {
                 return Err(WalkError::Interrupted);
             }
         }

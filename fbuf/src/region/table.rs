@@ -1,4 +1,4 @@
-//! Which run has which addresses of the region, and all paths.
+//! The table of the region: the run at each address, and all paths.
 
 use alloc::{
     sync::{Arc, Weak},
@@ -46,7 +46,7 @@ impl Table {
         self.runs.iter()
     }
 
-    /// Finds the lowest free addresses for `chunks` neighbouring chunks and enters the run that
+    /// Finds the lowest free addresses for `chunks` contiguous chunks and enters the run that
     /// `make` makes there.
     ///
     /// # Errors

@@ -31,10 +31,11 @@ struct Node {
     len: u64,
     /// Nodes that a reader visits.
     visits: u32,
-    what: What,
+    kind: NodeKind,
 }
 
-enum What {
+/// What a node stands for.
+enum NodeKind {
     Empty,
     /// Bytes of an fbuf of this process.
     Own(Arc<Fbuf>, Bytes),
@@ -50,14 +51,14 @@ impl Drop for Node {
         if let Some(space) = &self.slot {
             space.free_node(self.address as usize);
         }
-        let What::Pair(a, b) = mem::replace(&mut self.what, What::Empty) else {
+        let NodeKind::Pair(a, b) = mem::replace(&mut self.kind, NodeKind::Empty) else {
             return;
         };
         // Not by recursion: a chain of appended parts may be deep.
         let mut left = vec![a, b];
         while let Some(node) = left.pop() {
             if let Some(mut node) = Arc::into_inner(node)
-                && let What::Pair(a, b) = mem::replace(&mut node.what, What::Empty)
+                && let NodeKind::Pair(a, b) = mem::replace(&mut node.kind, NodeKind::Empty)
             {
                 left.extend([a, b]);
             }
@@ -72,7 +73,7 @@ impl Node {
         raw: RawNode,
         len: u64,
         visits: u32,
-        what: What,
+        kind: NodeKind,
     ) -> io::Result<Arc<Node>> {
         let address = space.allocate_node()?;
         // SAFETY: the slot is free, and this process's.
@@ -82,12 +83,12 @@ impl Node {
             slot: Some(space.clone()),
             len,
             visits,
-            what,
+            kind,
         }))
     }
 
-    fn leaf(space: &Space, bytes: Bytes, what: What) -> io::Result<Arc<Node>> {
-        Node::new(space, RawNode::Leaf(bytes), bytes.len() as u64, 1, what)
+    fn leaf(space: &Space, bytes: Bytes, kind: NodeKind) -> io::Result<Arc<Node>> {
+        Node::new(space, RawNode::Leaf(bytes), bytes.len() as u64, 1, kind)
     }
 
     fn pair(space: &Space, a: Arc<Node>, b: Arc<Node>) -> io::Result<Arc<Node>> {
@@ -97,7 +98,7 @@ impl Node {
         }
         let len = a.len + b.len;
         let raw = RawNode::Pair(a.address, b.address);
-        Node::new(space, raw, len, visits, What::Pair(a, b))
+        Node::new(space, raw, len, visits, NodeKind::Pair(a, b))
     }
 }
 
@@ -119,9 +120,9 @@ impl Aggregate {
         // The node lies behind the data if there is room, and costs no other page.
         let behind = fbuf.start() + fbuf.len() - NODE;
         let has_room = fbuf.len() - len >= NODE;
-        let what = What::Own(Arc::new(fbuf), bytes);
+        let kind = NodeKind::Own(Arc::new(fbuf), bytes);
         if !has_room {
-            let node = Node::leaf(&space, bytes, what)?;
+            let node = Node::leaf(&space, bytes, kind)?;
             return Ok(Aggregate::of(&space, Some(node)));
         }
         // SAFETY: the last bytes of an fbuf that this function owns.
@@ -131,7 +132,7 @@ impl Aggregate {
             slot: None,
             len: len as u64,
             visits: 1,
-            what,
+            kind,
         };
         Ok(Aggregate::of(&space, Some(Arc::new(node))))
     }
@@ -152,7 +153,7 @@ impl Aggregate {
             slot: None,
             len: message.inner.len(),
             visits: pieces.saturating_mul(2).max(1),
-            what: What::Whole(message.clone()),
+            kind: NodeKind::Whole(message.clone()),
         };
         let root = (node.len > 0).then(|| Arc::new(node));
         Aggregate::of(space, root)
@@ -170,7 +171,7 @@ impl Aggregate {
         Ok(Aggregate::of(&self.space, root))
     }
 
-    /// Returns a part; what lies beyond the end is left out.
+    /// Returns a part; bytes beyond the end are left out.
     ///
     /// # Errors
     /// Those of [`join`](Aggregate::join).
@@ -188,28 +189,28 @@ impl Aggregate {
                 continue;
             }
             let within = (from - at) as usize..(to - at) as usize;
-            match &node.what {
-                What::Empty => {}
-                What::Pair(a, b) => left.extend([(b, at + a.len), (a, at)]),
-                What::Own(fbuf, bytes) => {
+            match &node.kind {
+                NodeKind::Empty => {}
+                NodeKind::Pair(a, b) => left.extend([(b, at + a.len), (a, at)]),
+                NodeKind::Own(fbuf, bytes) => {
                     let bytes = bytes.part(within.start, within.len());
-                    let what = What::Own(fbuf.clone(), bytes);
-                    parts.push(Node::leaf(&self.space, bytes, what)?);
+                    let kind = NodeKind::Own(fbuf.clone(), bytes);
+                    parts.push(Node::leaf(&self.space, bytes, kind)?);
                 }
-                What::Part(message, bytes) => {
+                NodeKind::Part(message, bytes) => {
                     let bytes = bytes.part(within.start, within.len());
-                    let what = What::Part(message.clone(), bytes);
-                    parts.push(Node::leaf(&self.space, bytes, what)?);
+                    let kind = NodeKind::Part(message.clone(), bytes);
+                    parts.push(Node::leaf(&self.space, bytes, kind)?);
                 }
-                What::Whole(message) => {
+                NodeKind::Whole(message) => {
                     let mut at = 0;
                     for piece in message.inner.pieces.as_slice() {
                         let from = within.start.max(at);
                         let to = within.end.min(at + piece.len());
                         if from < to {
                             let bytes = piece.part(from - at, to - from);
-                            let what = What::Part(message.clone(), bytes);
-                            parts.push(Node::leaf(&self.space, bytes, what)?);
+                            let kind = NodeKind::Part(message.clone(), bytes);
+                            parts.push(Node::leaf(&self.space, bytes, kind)?);
                         }
                         at += piece.len();
                     }
@@ -288,7 +289,7 @@ impl Aggregate {
     pub(crate) fn to_send(&self) -> io::Result<(Aggregate, u64)> {
         let root = match &self.root {
             Some(root) => root.clone(),
-            None => Node::new(&self.space, RawNode::Empty, 0, 1, What::Empty)?,
+            None => Node::new(&self.space, RawNode::Empty, 0, 1, NodeKind::Empty)?,
         };
         let address = root.address;
         Ok((Aggregate::of(&self.space, Some(root)), address))
@@ -314,8 +315,8 @@ impl Aggregate {
     ) -> io::Result<()> {
         let mut left: Vec<&Node> = self.root.as_deref().into_iter().collect();
         while let Some(node) = left.pop() {
-            let own = match &node.what {
-                What::Own(fbuf, _) => Some(fbuf.space()),
+            let own = match &node.kind {
+                NodeKind::Own(fbuf, _) => Some(fbuf.space()),
                 _ => node.slot.as_ref(),
             };
             if own.is_some_and(|own| !own.is_same(space))
@@ -327,12 +328,12 @@ impl Aggregate {
                 let page = node.address as usize & !(PAGE - 1);
                 each(page..page + PAGE);
             }
-            match &node.what {
-                What::Own(_, bytes) => {
+            match &node.kind {
+                NodeKind::Own(_, bytes) => {
                     let end = bytes.start() + bytes.len();
                     each(bytes.start() & !(PAGE - 1)..end.next_multiple_of(PAGE));
                 }
-                What::Pair(a, b) => left.extend([&**a, &**b]),
+                NodeKind::Pair(a, b) => left.extend([&**a, &**b]),
                 _ => {}
             }
         }
@@ -354,12 +355,12 @@ impl<'a> Iterator for Walk<'a> {
             if let Some(fragment) = self.received.as_mut().and_then(Iterator::next) {
                 return Some(fragment);
             }
-            match &self.left.pop()?.what {
-                What::Empty => {}
-                What::Own(_, bytes) => return Some(Fragment::new(*bytes, true)),
-                What::Part(_, bytes) => return Some(Fragment::new(*bytes, false)),
-                What::Whole(message) => self.received = Some(message.inner.fragments()),
-                What::Pair(a, b) => self.left.extend([&**b, &**a]),
+            match &self.left.pop()?.kind {
+                NodeKind::Empty => {}
+                NodeKind::Own(_, bytes) => return Some(Fragment::new(*bytes, true)),
+                NodeKind::Part(_, bytes) => return Some(Fragment::new(*bytes, false)),
+                NodeKind::Whole(message) => self.received = Some(message.inner.fragments()),
+                NodeKind::Pair(a, b) => self.left.extend([&**b, &**a]),
             }
         }
     }

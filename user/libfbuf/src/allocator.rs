@@ -15,6 +15,9 @@ pub(crate) trait Runs {
     /// Takes a run back; `false` while something refers to it.
     fn shrink(&mut self, start: usize, chunks: usize) -> bool;
 
+    /// Says that the contents of so many free pages need not be kept when memory is short.
+    fn set_idle(&mut self, start: usize, pages: usize);
+
     /// Drops the contents of so many pages, whose memory is free until they are written again.
     fn drop_contents(&mut self, start: usize, pages: usize);
 }
@@ -38,23 +41,49 @@ impl Run {
     }
 }
 
-/// Pages that are free to be handed out, by address and number.
-type Free = BTreeMap<usize, Vec<usize>>;
+/// The free fbufs of one size, the one that came back last at the end.
+#[derive(Debug, Default)]
+struct FreeList {
+    /// The address of each, and the allocator's clock when it came back.
+    fbufs: Vec<(usize, u64)>,
+    /// So many of the first were called idle.
+    idle: usize,
+}
+
+impl FreeList {
+    fn pop(&mut self) -> Option<usize> {
+        let (at, _) = self.fbufs.pop()?;
+        self.idle = self.idle.min(self.fbufs.len());
+        Some(at)
+    }
+
+    /// Calls those idle that are free for long, once each.
+    fn look_for_idle(&mut self, clock: u64, pages: usize, runs: &mut impl Runs) {
+        // A program that frees all of a long list now and then uses all of it.
+        let long = IDLE + 4 * self.fbufs.len() as u64;
+        let kept = self.fbufs.iter().skip(self.idle);
+        for (at, _) in kept.take_while(|(_, since)| since + long <= clock) {
+            runs.set_idle(*at, pages);
+            self.idle += 1;
+        }
+    }
+}
 
 /// The allocator.
 #[derive(Debug, Default)]
 pub(crate) struct Allocator {
     runs: Vec<Run>,
-    /// The addresses of free fbufs by pages.
-    free: Free,
+    /// Free fbufs by their number of pages.
+    free: BTreeMap<usize, FreeList>,
     /// Counts what came back.
     clock: u64,
 }
 
-/// A run goes back once it was idle while so many other fbufs came back.
+/// A run goes back, and a free fbuf is called idle, once so many others came back since its last
+/// use.
 const IDLE: u64 = 1024;
 
-/// Idle runs are looked for each time that so many fbufs came back.
+/// Idle runs and fbufs are looked for each time that so many fbufs came back.
 const LOOK: u64 = 256;
 
 impl Allocator {
@@ -87,10 +116,13 @@ impl Allocator {
         };
         run.live -= pages;
         run.idle_since = self.clock;
-        self.free.entry(pages).or_default().push(at);
+        self.put(at, pages);
         if self.clock % LOOK == 0 {
             let oldest = self.clock.saturating_sub(IDLE);
             self.give_back(runs, |run| run.idle_since <= oldest);
+            for (&pages, list) in &mut self.free {
+                list.look_for_idle(self.clock, pages, runs);
+            }
         }
     }
 
@@ -98,7 +130,9 @@ impl Allocator {
     pub(crate) fn trim(&mut self, runs: &mut impl Runs) {
         self.give_back(runs, |_| true);
         for (pages, list) in &self.free {
-            list.iter().for_each(|at| runs.drop_contents(*at, *pages));
+            for (at, _) in &list.fbufs {
+                runs.drop_contents(*at, *pages);
+            }
         }
     }
 
@@ -114,16 +148,19 @@ impl Allocator {
         });
         if !gone.is_empty() {
             for list in self.free.values_mut() {
-                list.retain(|at| !gone.iter().any(|range| range.contains(at)));
+                let stays = |at: &usize| !gone.iter().any(|range| range.contains(at));
+                let idle = list.fbufs.iter().take(list.idle);
+                list.idle = idle.filter(|(at, _)| stays(at)).count();
+                list.fbufs.retain(|(at, _)| stays(at));
             }
-            self.free.retain(|_, list| !list.is_empty());
+            self.free.retain(|_, list| !list.fbufs.is_empty());
         }
     }
 
     /// Finds pages without the kernel: those that came back last, never used ones, or a part of
     /// a larger fbuf.
     fn find(&mut self, pages: usize) -> Option<usize> {
-        if let Some(at) = self.free.get_mut(&pages).and_then(Vec::pop) {
+        if let Some(at) = self.free.get_mut(&pages).and_then(FreeList::pop) {
             return Some(at);
         }
         let fits = |run: &&mut Run| run.pages - run.fresh >= pages;
@@ -136,8 +173,7 @@ impl Allocator {
         let (size, at) = larger
             .filter_map(|(&size, list)| list.pop().map(|at| (size, at)))
             .next()?;
-        let rest = self.free.entry(size - pages).or_default();
-        rest.push(at + pages * PAGE);
+        self.put(at + pages * PAGE, size - pages);
         Some(at)
     }
 
@@ -145,7 +181,7 @@ impl Allocator {
     fn merge(&mut self) {
         let lists = std::mem::take(&mut self.free).into_iter();
         let mut all: Vec<(usize, usize)> = lists
-            .flat_map(|(pages, list)| list.into_iter().map(move |at| (at, pages)))
+            .flat_map(|(pages, list)| list.fbufs.into_iter().map(move |(at, _)| (at, pages)))
             .collect();
         all.sort_unstable();
         let mut last: Option<(usize, usize)> = None;
@@ -175,7 +211,13 @@ impl Allocator {
             run.fresh -= pages;
             return;
         }
-        self.free.entry(pages).or_default().push(at);
+        self.put(at, pages);
+    }
+
+    /// Puts pages on their free list.
+    fn put(&mut self, at: usize, pages: usize) {
+        let list = self.free.entry(pages).or_default();
+        list.fbufs.push((at, self.clock));
     }
 
     fn grow(&mut self, pages: usize, runs: &mut impl Runs) -> io::Result<usize> {
@@ -206,6 +248,7 @@ mod tests {
     struct Few {
         given: Vec<(usize, usize)>,
         next: usize,
+        idle: Vec<(usize, usize)>,
     }
 
     impl Runs for Few {
@@ -224,6 +267,10 @@ mod tests {
             let at = self.given.iter().position(|it| *it == (start, chunks));
             self.given.remove(at.expect("a run that was given"));
             true
+        }
+
+        fn set_idle(&mut self, start: usize, pages: usize) {
+            self.idle.push((start, pages));
         }
 
         fn drop_contents(&mut self, _: usize, _: usize) {}
@@ -291,6 +338,40 @@ mod tests {
             allocator.free(one, ALL, &mut runs);
         }
         assert_eq!(runs.given.len(), 2);
+    }
+
+    #[test]
+    fn fbufs_that_stay_free_are_called_idle_once() {
+        let (mut allocator, mut runs) = (Allocator::default(), Few::default());
+        let at: Vec<_> = (0..3)
+            .map(|_| allocator.allocate(2, &mut runs).unwrap())
+            .collect();
+        for &at in &at {
+            allocator.free(at, 2, &mut runs);
+        }
+        let mut turns = |allocator: &mut Allocator| {
+            for _ in 0..3 * IDLE {
+                let one = allocator.allocate(2, &mut runs).unwrap();
+                allocator.free(one, 2, &mut runs);
+            }
+            runs.idle.clone()
+        };
+        assert_eq!(turns(&mut allocator), [(at[0], 2), (at[1], 2)]);
+        assert_eq!(turns(&mut allocator).len(), 2);
+    }
+
+    #[test]
+    fn a_burst_of_fbufs_is_never_called_idle() {
+        let (mut allocator, mut runs) = (Allocator::default(), Few::default());
+        for _ in 0..10 {
+            let burst: Vec<_> = (0..4 * ALL)
+                .map(|_| allocator.allocate(1, &mut runs).unwrap())
+                .collect();
+            for at in burst {
+                allocator.free(at, 1, &mut runs);
+            }
+        }
+        assert!(runs.idle.is_empty());
     }
 
     #[test]

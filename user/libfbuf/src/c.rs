@@ -8,7 +8,9 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::process;
 use std::slice;
+use std::sync::Mutex;
 
 use libc::{c_int, c_uint, c_void, size_t};
 
@@ -22,11 +24,14 @@ use crate::space::{Fbuf, Mode};
 use crate::units::{Unit, Units};
 use crate::{sockets, units};
 
-/// The domain of the process.
-static DOMAIN: std::sync::Mutex<Option<Domain>> = std::sync::Mutex::new(None);
+/// The process that has entered, and its domain. A child of `fork` has a copy, and no domain.
+static DOMAIN: Mutex<Option<(u32, Domain)>> = Mutex::new(None);
 
 fn domain() -> io::Result<Domain> {
-    lock(&DOMAIN).clone().ok_or_else(|| error(libc::EPERM))
+    let entered = lock(&DOMAIN).clone();
+    let own = entered.filter(|(process, _)| *process == process::id());
+    own.map(|(_, domain)| domain)
+        .ok_or_else(|| error(libc::EPERM))
 }
 
 /// Data of a C program.
@@ -162,7 +167,7 @@ interface! {
             2 => Domain::enter_any(),
             _ => Err(error(libc::EINVAL)),
         };
-        status(entered.map(|it| *lock(&DOMAIN) = Some(it)))
+        status(entered.map(|it| *lock(&DOMAIN) = Some((process::id(), it))))
     }
 
     /// Makes a path.
@@ -409,6 +414,14 @@ interface! {
         let received = (*member).receive();
         let received = received.and_then(|it| it.ok_or_else(|| error(libc::EPIPE)));
         put(data, received.map(Data::Message))
+    }
+
+    /// Secures a message that came through the kernel.
+    fn fbuf_secure(data: *mut Data) -> c_int {
+        status(match &mut *data {
+            Data::Message(message) => message.secure(),
+            _ => Err(error(libc::EINVAL)),
+        })
     }
 
     /// Sends through the kernel, and receives the answer.

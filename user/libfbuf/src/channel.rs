@@ -15,7 +15,7 @@ use crate::path::{Member, Path};
 use crate::raw::{self, error};
 use crate::region::{Domain, lock};
 use crate::ring::{self, OwnRing, Ring, waits};
-use crate::space::Fbuf;
+use crate::space::{Fbuf, Mode};
 
 /// Messages that may be sent and not yet freed, in each direction.
 const SLOTS: u32 = 256;
@@ -28,7 +28,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"fbufring");
 
 /// What one side tells the other about its path and ring.
 #[derive(Debug)]
-pub struct Offer {
+struct Offer {
     path: OwnedFd,
     ring: u64,
     slots: u64,
@@ -39,7 +39,7 @@ impl Offer {
     ///
     /// # Errors
     /// `EPIPE` when the other end is closed, `EPROTO` for other words.
-    pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Offer> {
+    fn receive(socket: BorrowedFd<'_>) -> io::Result<Offer> {
         let mut words = [[0; 8]; 3];
         let path = raw::receive_descriptor(socket, words.as_flattened_mut())?;
         let [magic, ring, slots] = words.map(u64::from_le_bytes);
@@ -141,9 +141,13 @@ impl Channel {
     /// peer's end, in this process and in children.
     ///
     /// # Errors
-    /// Those of the socket, of allocating the ring, and of attaching the peer's path; `EPROTO` for
-    /// a peer that does not speak this protocol.
+    /// `EINVAL` for a path that is not cached and volatile: a ring neither maps nor protects pages.
+    /// `EPROTO` for a peer that does not speak this protocol, or whose path is of another mode.
+    /// Those of the socket, of allocating the ring, and of attaching to the peer's path.
     pub fn connect(domain: &Domain, path: &Path, socket: OwnedFd) -> io::Result<Channel> {
+        if path.mode() != Mode::CACHED_VOLATILE {
+            return Err(error(libc::EINVAL));
+        }
         let (ring, own) = Channel::make_ring(path)?;
         Offer::send(socket.as_fd(), path, ring.start() as u64, SLOTS.into())?;
         let offer = Offer::receive(socket.as_fd())?;
@@ -168,7 +172,8 @@ impl Channel {
         socket: OwnedFd,
     ) -> io::Result<Channel> {
         let peer = Ring::new(offer.ring, offer.slots).ok_or_else(|| error(libc::EPROTO))?;
-        if peer.slots() != SLOTS {
+        let member = Member::attach(domain, offer.path)?;
+        if peer.slots() != SLOTS || member.mode() != Mode::CACHED_VOLATILE {
             return Err(error(libc::EPROTO));
         }
         Ok(Channel {
@@ -176,7 +181,7 @@ impl Channel {
                 own,
                 peer,
                 freed: Mutex::new(0),
-                member: Member::attach(domain, offer.path)?,
+                member,
                 socket,
                 _ring: ring,
             }),
@@ -238,7 +243,8 @@ impl Channel {
     /// is left.
     ///
     /// # Errors
-    /// `ECONNRESET` when the peer is gone, `EPROTO` when it broke the rules. `EFAULT`, `ELOOP`,
+    /// `ECONNRESET` when the peer is gone and all that it sent was received, `EPROTO` when it broke
+    /// the rules. `EFAULT`, `ELOOP`,
     /// `E2BIG` or `EINVAL` for a message that is no aggregate: it is freed, and the channel goes
     /// on.
     pub fn receive(&mut self) -> io::Result<Option<Received>> {
@@ -258,8 +264,8 @@ impl Channel {
     /// # Errors
     /// Those of [`receive`](Channel::receive), and `EAGAIN`.
     pub fn try_receive(&mut self) -> io::Result<Option<Received>> {
-        if let Some(number) = self.broken {
-            return Err(error(number));
+        if self.broken == Some(libc::EPROTO) {
+            return Err(error(libc::EPROTO));
         }
         if std::mem::take(&mut self.is_armed) {
             self.shared
@@ -270,7 +276,8 @@ impl Channel {
         let is_closed = self.shared.peer.is_closed();
         match self.shared.peer.messages_after(self.received) {
             0 if is_closed => return Ok(None),
-            0 => return Err(error(libc::EAGAIN)),
+            // A peer that is gone sends no more, but what it sent is there.
+            0 => return Err(error(self.broken.unwrap_or(libc::EAGAIN))),
             count if count > SLOTS => return Err(self.break_off(libc::EPROTO)),
             _ => {}
         }
@@ -351,11 +358,12 @@ impl Channel {
         self.is_ready(what)
     }
 
-    /// Looks whether the peer is still there. If it is gone, everything that was sent is released;
-    /// what it sent before can still be received. Calls that wait do this by themselves.
+    /// Reads notices, and looks whether the peer is still there. Calls that wait do this by
+    /// themselves.
     ///
     /// # Errors
-    /// `ECONNRESET` when it is gone, and those of [`send`](Channel::send).
+    /// `ECONNRESET` when it is gone and all that it sent was received: everything that was sent to
+    /// it is then released. `EPROTO` when it broke the rules.
     pub fn check(&mut self) -> io::Result<()> {
         self.collect()?;
         let what = waits::MESSAGES;

@@ -62,7 +62,8 @@ impl<'a> Fragment<'a> {
         self.bytes.word(offset)
     }
 
-    /// Returns the bytes, if nobody can change them.
+    /// Returns the bytes if no process can change them: own ones, and those of a message that was
+    /// [secured](crate::Message::secure).
     pub fn bytes(self) -> Option<&'a [u8]> {
         // SAFETY: in the region, and not written as long as the owner of `'a` holds a reference.
         self.is_stable
@@ -166,7 +167,10 @@ impl Received {
         })
     }
 
-    /// Notes that nobody can change the bytes any more, where this is the only clone.
+    /// Notes that no process can change the bytes any more.
+    ///
+    /// # Errors
+    /// `EBUSY` if there are other clones.
     pub(crate) fn set_stable(&mut self) -> io::Result<()> {
         let inner = Arc::get_mut(&mut self.inner).ok_or_else(|| error(libc::EBUSY))?;
         inner.is_stable = true;

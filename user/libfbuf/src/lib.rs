@@ -31,7 +31,7 @@ mod space;
 mod units;
 
 pub use aggregate::Aggregate;
-pub use channel::{Channel, Offer};
+pub use channel::Channel;
 pub use contents::{Contents, Fragment, Received};
 pub use nodes::MOST_NODES;
 pub use path::{Member, Message, Path};

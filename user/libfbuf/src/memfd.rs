@@ -1,5 +1,5 @@
 //! Paths on any Linux: a path's chunks are a file in memory, at a place of the region that no other
-//! originator of the machine has. Who may only read is a matter of the file's seals.
+//! originator of the machine has. The file's seals keep receivers from mapping it to write.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -151,7 +151,7 @@ fn map(
             let flags = libc::MAP_SHARED | libc::MAP_FIXED;
             let from = Some((file.as_fd(), 0));
             // SAFETY: the region's readers take whatever is there; its writers write what is
-            // theirs, and nobody has this place.
+            // theirs, and nothing of this process is at this place.
             unsafe { raw::map(range.start, range.len(), rights, flags, from)? };
             region::without_children(range)?;
             mapped.insert(place, Mapped { file: id, users: 1 });

@@ -1,7 +1,7 @@
 //! The nodes of aggregates, as they lie in fbufs, and how another's are read: each once, into a
 //! value of its own, with every address checked and the work bounded (`fbufs.txt` 3.2.4).
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::io;
 
 use crate::raw::error;
@@ -63,7 +63,7 @@ impl RawNode {
     }
 }
 
-/// The pieces of an aggregate in order, as one who does not trust it has read them.
+/// The pieces of an aggregate in order, as a receiver that does not trust it has read them.
 #[derive(Debug)]
 pub(crate) enum Pieces {
     One(Bytes),
@@ -79,40 +79,29 @@ impl Pieces {
     }
 }
 
-/// Ancestors of a node that a short list holds; more are kept in a set.
-const FEW: usize = 32;
-
-/// The pairs above the node that is being read.
-#[derive(Default)]
-struct Ancestors {
-    list: Vec<u64>,
-    set: HashSet<u64>,
+/// A pair whose front is being read or has been.
+struct Ancestor {
+    address: u64,
+    /// Its back, as it was when the pair was read; `None` once that is being read.
+    back: Option<u64>,
 }
 
-impl Ancestors {
-    /// Adds one; `false` if it is there already.
-    fn push(&mut self, address: u64) -> bool {
-        let is_there = match self.list.len() {
-            0..FEW => self.list.contains(&address),
-            _ => self.list[..FEW].contains(&address) || !self.set.insert(address),
-        };
-        self.list.push(address);
-        !is_there
-    }
-
-    fn pop(&mut self) {
-        let last = self.list.pop();
-        if let (FEW.., Some(last)) = (self.list.len(), last) {
-            self.set.remove(&last);
-        }
-    }
+/// Returns whether the node at `address`, the next beneath `ancestors`, is one of them, found by a
+/// constant amount of work: it is compared with the ancestor at the greatest power of two of its
+/// depth (Brent's algorithm, as in the kernel's walk). On a way round a cycle, the two are equal
+/// after a few rounds.
+fn is_cycle(address: u64, ancestors: &[Ancestor]) -> bool {
+    let Some(log) = ancestors.len().checked_ilog2() else {
+        return false;
+    };
+    ancestors[(1 << log) - 1].address == address
 }
 
 /// Reads the aggregate with this root, which a peer may change meanwhile.
 ///
 /// # Errors
 /// `EFAULT` for an address outside the region, `EINVAL` for a node of unknown kind, `ELOOP` for a
-/// node beneath itself, `E2BIG` for more than [`MOST_NODES`].
+/// node beneath itself, `E2BIG` for more than [`MOST_NODES`], before or after that is found.
 pub(crate) fn read(root: u64) -> io::Result<Pieces> {
     match RawNode::read(root)? {
         RawNode::Leaf(bytes) => Ok(Pieces::One(bytes)),
@@ -121,35 +110,46 @@ pub(crate) fn read(root: u64) -> io::Result<Pieces> {
     }
 }
 
-fn read_pairs(root: u64, a: u64, b: u64) -> io::Result<Pieces> {
-    let mut ancestors = Ancestors::default();
+fn read_pairs(root: u64, front: u64, back: u64) -> io::Result<Pieces> {
     let mut pieces = Vec::new();
-    ancestors.push(root);
-    // `None`: all beneath the last of the ancestors was read.
-    let mut left = vec![None, Some(b), Some(a)];
+    let mut ancestors = vec![Ancestor {
+        address: root,
+        back: Some(back),
+    }];
+    let mut next = front;
     let mut visits = 1;
-    while let Some(next) = left.pop() {
-        let Some(address) = next else {
-            ancestors.pop();
-            continue;
-        };
+    loop {
         visits += 1;
         if visits > MOST_NODES {
             return Err(error(libc::E2BIG));
         }
-        match RawNode::read(address)? {
+        if is_cycle(next, &ancestors) {
+            return Err(error(libc::ELOOP));
+        }
+        match RawNode::read(next)? {
             RawNode::Empty => {}
             RawNode::Leaf(bytes) if bytes.len() == 0 => {}
             RawNode::Leaf(bytes) => pieces.push(bytes),
-            RawNode::Pair(a, b) => {
-                if !ancestors.push(address) {
-                    return Err(error(libc::ELOOP));
-                }
-                left.extend([None, Some(b), Some(a)]);
+            RawNode::Pair(front, back) => {
+                ancestors.push(Ancestor {
+                    address: next,
+                    back: Some(back),
+                });
+                next = front;
+                continue;
             }
         }
+        // On to the nearest pair whose back is left.
+        next = loop {
+            match ancestors.last_mut() {
+                None => return Ok(Pieces::Many(pieces)),
+                Some(pair) => match pair.back.take() {
+                    Some(back) => break back,
+                    None => drop(ancestors.pop()),
+                },
+            }
+        };
     }
-    Ok(Pieces::Many(pieces))
 }
 
 /// A page of an originator's nodes.

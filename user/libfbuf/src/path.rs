@@ -1,8 +1,10 @@
 //! Paths: their originator's side and their receivers', and messages through the kernel.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::process;
 use std::sync::{Arc, Mutex};
 
 use crate::aggregate::Aggregate;
@@ -32,7 +34,7 @@ impl Path {
     /// 0: the default, 32.
     ///
     /// # Errors
-    /// Those of the kernel: `EMFILE`, `ENOMEM`, `EINVAL` for a limit that is too large.
+    /// Those of the kernel: `EMFILE`, `ENOMEM`, `EINVAL` for a limit above 1024 (by memfds, 32).
     /// `EOPNOTSUPP` for an uncached or secured path by memfds.
     pub fn new(domain: &Domain, mode: Mode, limit: usize) -> io::Result<Path> {
         Path::with(domain, mode.bits(), limit)
@@ -63,7 +65,7 @@ impl Path {
     /// mappings.
     ///
     /// # Errors
-    /// `ENOSPC` at the path's limit; `ENOMEM`.
+    /// `ENOSPC` at the path's limit, and for more than 64 MiB; `ENOMEM`.
     pub fn allocate(&self, len: usize) -> io::Result<Fbuf> {
         self.with_notices(|| self.space.allocate(len))
     }
@@ -239,8 +241,8 @@ impl AsFd for Path {
     }
 }
 
-/// A receiver's side of a path. Clones are the same membership; it ends with the last of them and
-/// of what was received by it. A process attaches to a path once.
+/// A receiver's side of a path. The process stays a receiver until all members of the path, their
+/// clones and what was received by them are dropped.
 #[derive(Clone)]
 pub struct Member {
     inner: Arc<Inner>,
@@ -250,14 +252,62 @@ struct Inner {
     fd: OwnedFd,
     mode: Mode,
     number: u64,
-    /// By memfds.
-    chunks: Option<Chunks>,
+    memory: Memory,
+}
+
+/// What makes the path's chunks readable here.
+enum Memory {
+    Device(Membership),
+    Memfd { _chunks: Chunks },
+}
+
+/// A share of this process's membership in a path of the device. The last one's drop leaves the
+/// path.
+struct Membership {
+    process: u32,
+    /// The kernel's number of the path.
+    path: u64,
+}
+
+/// The process and, by the numbers of its paths, how often it has attached.
+static MEMBERSHIPS: Mutex<(u32, BTreeMap<u64, usize>)> = Mutex::new((0, BTreeMap::new()));
+
+impl Membership {
+    /// Attaches to a path, or once more; returns the kernel's answer, too.
+    fn new(fd: BorrowedFd<'_>) -> io::Result<(Membership, raw::Words)> {
+        let process = process::id();
+        let mut memberships = lock(&MEMBERSHIPS);
+        if memberships.0 != process {
+            // Those of the parent, of which a child has inherited nothing.
+            *memberships = (process, BTreeMap::new());
+        }
+        let mut words = [0; 8];
+        raw::ask(fd, request::ATTACH, &mut words)?;
+        let path = words[0];
+        *memberships.1.entry(path).or_default() += 1;
+        Ok((Membership { process, path }, words))
+    }
+
+    fn end(&self, fd: BorrowedFd<'_>) {
+        let mut memberships = lock(&MEMBERSHIPS);
+        if self.process != process::id() || memberships.0 != self.process {
+            return;
+        }
+        let Some(count) = memberships.1.get_mut(&self.path) else {
+            return;
+        };
+        *count -= 1;
+        if *count == 0 {
+            memberships.1.remove(&self.path);
+            raw::leave(fd);
+        }
+    }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if self.chunks.is_none() {
-            raw::leave(self.fd.as_fd());
+        if let Memory::Device(membership) = &self.memory {
+            membership.end(self.fd.as_fd());
         }
     }
 }
@@ -278,15 +328,14 @@ impl Member {
     /// `EINVAL` or `ENOTTY` for a descriptor that is no path's, `EPIPE` when the originator is
     /// gone, `EPERM` for a path of this process, `ENOSPC` for a path with 15 receivers.
     pub fn attach(domain: &Domain, fd: OwnedFd) -> io::Result<Member> {
-        let (bits, number, chunks) = match domain.provider {
+        let (bits, number, memory) = match domain.provider {
             Provider::Device(_) => {
-                let mut words = [0; 8];
-                raw::ask(fd.as_fd(), request::ATTACH, &mut words)?;
-                (words[2], words[3], None)
+                let (membership, words) = Membership::new(fd.as_fd())?;
+                (words[2], words[3], Memory::Device(membership))
             }
             Provider::Memfd => {
-                let (bits, chunks) = memfd::attach(fd.as_fd())?;
-                (bits, 1, Some(chunks))
+                let (bits, _chunks) = memfd::attach(fd.as_fd())?;
+                (bits, 1, Memory::Memfd { _chunks })
             }
         };
         Ok(Member {
@@ -294,7 +343,7 @@ impl Member {
                 fd,
                 mode: Mode::of(bits),
                 number,
-                chunks,
+                memory,
             }),
         })
     }
@@ -312,9 +361,9 @@ impl Member {
     /// Returns the descriptor to poll for the originator's end; -1, which `poll` ignores, by
     /// memfds.
     pub(crate) fn hangup(&self) -> RawFd {
-        match self.inner.chunks {
-            None => self.inner.fd.as_raw_fd(),
-            Some(_) => -1,
+        match self.inner.memory {
+            Memory::Device(_) => self.as_fd().as_raw_fd(),
+            Memory::Memfd { .. } => -1,
         }
     }
 
@@ -325,7 +374,7 @@ impl Member {
     /// `EAGAIN` without a message; those of reading a volatile aggregate that its originator has
     /// changed, when the message is freed; `EOPNOTSUPP` by memfds.
     pub fn receive(&self) -> io::Result<Option<Message>> {
-        if self.inner.chunks.is_some() {
+        if let Memory::Memfd { .. } = self.inner.memory {
             return Err(error(libc::EOPNOTSUPP));
         }
         let mut words = [0; 8];

@@ -21,6 +21,7 @@ pub mod request {
     pub const SECURE: u64 = 0xc040_fb17;
     pub const CALL: u64 = 0xc040_fb18;
     pub const LEAVE: u64 = 0xc040_fb19;
+    pub const IDLE: u64 = 0xc040_fb1a;
 }
 
 /// The words of a request and of its answer.
@@ -105,7 +106,7 @@ pub unsafe fn map(
 }
 
 /// Sleeps while the word, which other processes may write, has this value. Wakes spuriously, too.
-/// Returns false if nobody can sleep there: a peer told an address where there is no chunk.
+/// Returns false if threads cannot sleep there: a peer named an address where there is no chunk.
 pub fn futex_wait(word: &AtomicU32, value: u32, most: Duration) -> bool {
     let most = libc::timespec {
         tv_sec: most.as_secs() as libc::time_t,

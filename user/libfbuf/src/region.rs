@@ -36,8 +36,10 @@ pub enum Backend {
     Memfd,
 }
 
-/// A process's membership in the region: it has entered. Children have not: they call
-/// [`enter`](Domain::enter) themselves, and use none of the parent's values of this crate.
+/// A process that has entered the region. A child of `fork` has not: it calls
+/// [`enter`](Domain::enter) itself. Of the values of this crate that its parent made, it uses only
+/// the descriptors of paths. Dropping paths, members and fbufs ends nothing; channels and received
+/// messages are not dropped in the child, where their rings are not mapped.
 #[derive(Clone, Debug)]
 pub struct Domain {
     pub(crate) provider: Provider,

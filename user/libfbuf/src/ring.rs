@@ -62,8 +62,8 @@ impl Ring {
     }
 
     fn word(&self, offset: usize) -> &AtomicU32 {
-        // SAFETY: in the region, which may be read anywhere, and aligned; it is written by whoever
-        // owns it, by atomics of any kind, and only loaded by others.
+        // SAFETY: in the region, which may be read anywhere, and aligned; its owner
+        // writes it by atomics of any kind, and others only load it.
         unsafe { AtomicU32::from_ptr(self.bytes.address().add(offset).cast_mut().cast()) }
     }
 

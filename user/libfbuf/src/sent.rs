@@ -43,10 +43,10 @@ impl Sent {
         self.chained >= MOST_CHAINED
     }
 
-    /// Holds an aggregate that is about to be sent.
+    /// Holds an aggregate that was sent, under the lock that was held when it was sent.
     ///
     /// # Errors
-    /// `EXDEV` if it reaches another path of this process.
+    /// `EXDEV` if it reaches another path of this process, which the caller has excluded before.
     pub(crate) fn hold(&mut self, space: &Space, aggregate: Aggregate) -> io::Result<()> {
         let mut ranges: Vec<Range<usize>> = Vec::new();
         aggregate.pages(space, |range| match ranges.last_mut() {
@@ -97,8 +97,8 @@ impl Sent {
         Ok(())
     }
 
-    /// Takes notice that no message includes these pages; returns messages that nobody has any
-    /// more, to be dropped outside the lock.
+    /// Takes notice that no message includes these pages; returns messages that no receiver
+    /// has any more, to be dropped outside the lock.
     pub(crate) fn take_notice(&mut self, pages: Range<usize>) -> Vec<impl Drop + use<>> {
         let mut gone = Vec::new();
         self.each(pages, |holder, messages, free| {
@@ -141,7 +141,7 @@ fn leave(messages: &mut [Option<Held>], free: &mut Vec<usize>, holder: u32) -> O
     message.take()
 }
 
-/// A message that nobody has any more.
+/// A message that no receiver has any more.
 struct Gone(Option<Held>);
 
 impl Drop for Gone {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::process;
 use std::ptr;
 use std::slice;
 use std::sync::{Arc, Mutex};
@@ -12,7 +13,7 @@ use crate::allocator::{Allocator, Runs};
 use crate::memfd::{self, Chunks};
 use crate::nodes::HeaderPages;
 use crate::raw::{self, error, request};
-use crate::region::{CHUNK, Domain, PAGE, Provider, lock};
+use crate::region::{CHUNK, Domain, LONGEST, PAGE, Provider, lock};
 
 /// How a path's fbufs are mapped and protected.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -65,14 +66,20 @@ struct Inner {
 
 /// Where a path's chunks come from.
 enum Source {
-    Device,
-    Memfd { chunks: Chunks, limit: usize },
+    /// The kernel, for the process that has made the path.
+    Device {
+        process: u32,
+    },
+    Memfd {
+        chunks: Chunks,
+        limit: usize,
+    },
 }
 
-/// The path is over. In a child, which has entered by itself if at all, it fails.
+/// The path ends with its memory. What a child has inherited ends nothing.
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Source::Device = self.source {
+        if matches!(self.source, Source::Device { process } if process == process::id()) {
             raw::leave(self.fd.as_fd());
         }
     }
@@ -95,16 +102,16 @@ impl fmt::Debug for Space {
 }
 
 /// The source of runs for the allocator.
-struct Chunked<'a>(&'a Inner);
+struct RunSource<'a>(&'a Inner);
 
-impl Runs for Chunked<'_> {
+impl Runs for RunSource<'_> {
     fn grow(&mut self, chunks: usize) -> io::Result<usize> {
         match &self.0.source {
             Source::Memfd {
                 chunks: from,
                 limit,
             } => from.grow(chunks, *limit),
-            Source::Device => {
+            Source::Device { .. } => {
                 let mut words = [0; 8];
                 words[0] = chunks as u64;
                 raw::ask(self.0.fd.as_fd(), request::GROW, &mut words)?;
@@ -119,11 +126,20 @@ impl Runs for Chunked<'_> {
                 to.shrink(start, chunks);
                 true
             }
-            Source::Device => {
+            Source::Device { .. } => {
                 let mut words = [0; 8];
                 words[0] = start as u64;
                 raw::ask(self.0.fd.as_fd(), request::SHRINK, &mut words).is_ok()
             }
+        }
+    }
+
+    fn set_idle(&mut self, start: usize, pages: usize) {
+        if let Source::Device { .. } = self.0.source {
+            let mut words = [0; 8];
+            words[..2].copy_from_slice(&[start as u64, (pages * PAGE) as u64]);
+            // It fails while a device may be writing them; then they are written to swap.
+            let _ = raw::ask(self.0.fd.as_fd(), request::IDLE, &mut words);
         }
     }
 
@@ -142,7 +158,7 @@ impl Space {
             Provider::Device(device) => {
                 let mut words = [0; 8];
                 let bits = match bits {
-                    // The kernel tells its default to those who enter.
+                    // The kernel tells its default in the answer to `ENTER`.
                     Mode::DEFAULT => {
                         raw::ask(device.as_fd(), request::ENTER, &mut words)?;
                         words[5]
@@ -153,7 +169,8 @@ impl Space {
                 let fd = raw::ask(device.as_fd(), request::PATH, &mut words)?;
                 // SAFETY: the kernel has just made it, and nothing else owns it.
                 let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-                (fd, bits, Source::Device)
+                let process = process::id();
+                (fd, bits, Source::Device { process })
             }
             Provider::Memfd => {
                 let bits = bits & !Mode::DEFAULT;
@@ -191,13 +208,16 @@ impl Space {
     }
 
     /// Hands out an fbuf of at least `len` bytes.
+    ///
+    /// # Errors
+    /// `ENOSPC` at the path's limit and for more than the longest run has; `ENOMEM`.
     pub(crate) fn allocate(&self, len: usize) -> io::Result<Fbuf> {
         let pages = len.max(1).div_ceil(PAGE);
-        if pages > memfd::MOST_CHUNKS * CHUNK / PAGE {
+        if pages > LONGEST / PAGE {
             return Err(error(libc::ENOSPC));
         }
         let mut division = lock(&self.inner.division);
-        let runs = &mut Chunked(&self.inner);
+        let runs = &mut RunSource(&self.inner);
         let start = division.allocator.allocate(pages, runs)?;
         Ok(Fbuf {
             space: self.clone(),
@@ -209,21 +229,21 @@ impl Space {
     /// Gives idle runs back.
     pub(crate) fn trim(&self) {
         let mut division = lock(&self.inner.division);
-        division.allocator.trim(&mut Chunked(&self.inner));
+        division.allocator.trim(&mut RunSource(&self.inner));
     }
 
     /// Hands out a slot for a node.
     pub(crate) fn allocate_node(&self) -> io::Result<usize> {
         let division = &mut *lock(&self.inner.division);
         let (allocator, headers) = (&mut division.allocator, &mut division.headers);
-        headers.allocate(|| allocator.allocate(1, &mut Chunked(&self.inner)))
+        headers.allocate(|| allocator.allocate(1, &mut RunSource(&self.inner)))
     }
 
     /// Takes a slot back.
     pub(crate) fn free_node(&self, address: usize) {
         let division = &mut *lock(&self.inner.division);
         if let Some(page) = division.headers.free(address) {
-            let runs = &mut Chunked(&self.inner);
+            let runs = &mut RunSource(&self.inner);
             division.allocator.free(page, 1, runs);
         }
     }
@@ -235,7 +255,7 @@ impl Space {
     }
 
     pub(crate) fn is_by_device(&self) -> bool {
-        matches!(self.inner.source, Source::Device)
+        matches!(self.inner.source, Source::Device { .. })
     }
 }
 
@@ -292,7 +312,7 @@ impl Drop for Fbuf {
         let pages = self.len / PAGE;
         division
             .allocator
-            .free(self.start, pages, &mut Chunked(inner));
+            .free(self.start, pages, &mut RunSource(inner));
     }
 }
 

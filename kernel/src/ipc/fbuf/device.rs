@@ -90,6 +90,10 @@ fn enter() -> Result<Words> {
 }
 
 /// Makes a path of which the caller is the originator; returns its descriptor.
+///
+/// # Errors
+/// `EPERM` before the caller has entered; `EINVAL` for an unknown mode; `EMFILE`; those of
+/// [`Path::new`].
 fn make_path(mode: u64, limit: u64) -> Result<usize> {
     let mode = match mode {
         BY_DEFAULT => Some(default_mode()),

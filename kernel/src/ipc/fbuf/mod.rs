@@ -1,10 +1,26 @@
 //! `/dev/fbuf` and the descriptors of fbuf paths: what programs ask of [`fbuf::region`].
 //!
-//! A request takes and gives an array of eight words. A domain is the caller's address space; a
-//! path's descriptor is the capability to attach to it.
+//! A domain is the caller's address space; a path's descriptor is the capability to attach to it.
 //!
 //! - [`device`]: enter the region, make a path.
-//! - [`path`]: the file of a path: attach, grow, shrink, send, receive, free, notices, secure.
+//! - [`path`]: the file of a path, with all other requests.
+//!
+//! A request takes and gives an array of eight words; those that are not named are zero:
+//!
+//! | request | takes | gives |
+//! |---|---|---|
+//! | `ENTER` | | version (1), region's start, its bytes, bytes of a chunk, domain, default mode |
+//! | `PATH` | mode, limit in chunks | the descriptor, as the result of `ioctl` |
+//! | `ATTACH` | | path, originator's domain, mode, number of the receiver, from 1 |
+//! | `GROW` | chunks | address of the run |
+//! | `SHRINK` | address of the run | |
+//! | `SEND` | receiver or 0 for all, root | message, notices of this path that wait (pages) |
+//! | `RECEIVE` | | root, message, sender's domain, bytes, notices of the caller that wait (pages) |
+//! | `FREE` | message | |
+//! | `NOTICES` | place for pairs of addresses, room for so many | pairs |
+//! | `SECURE`, `IDLE` | address, bytes | |
+//! | `CALL` | receiver or 0, root, descriptor of the path of answers | as `RECEIVE`; the request's message |
+//! | `LEAVE` | | |
 
 pub mod device;
 mod path;

@@ -19,6 +19,7 @@ pub struct PathFile {
 }
 
 impl PathFile {
+    /// Returns the file of `path`, which closes it when it is dropped.
     pub fn new(path: Arc<Path>) -> PathFile {
         PathFile { path }
     }

@@ -141,7 +141,7 @@ pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
         .fold(table, |table, (name, file)| table.with(name, file()))
 }
 
-/// A switch whose file tells more than its value.
+/// Switches whose files tell more than their values.
 const FBUF: &str = "fbuf";
 
 /// The counters of fbufs begin so.
@@ -196,7 +196,6 @@ fn fbuf() -> Entry {
     }
 }
 
-/// Another one.
 const EPHEMERAL: &str = "ephemeral";
 
 /// The counters of ephemeral mappings and of the direct map begin so.

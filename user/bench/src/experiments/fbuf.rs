@@ -20,7 +20,8 @@ pub const EXPERIMENT: Experiment = Experiment {
 One program writes a word into each page of a message and passes it on; the other reads a word of
 each page and answers. Each message is allocated anew, and freed by both. What each page of a
 message adds to its time, without what a message costs by itself: that of 16 pages less that of one,
-by 15; ns. All but the copies and the memfds need Causeway's devices.
+by 15; ns. All but the copies, the socket and the memfds need Causeway's
+devices.
 
 fbuf/page-cached-volatile  fbufs that stay mapped in both, and may be written at any time
 fbuf/page-volatile         they are mapped in the receiver for each message
@@ -58,11 +59,11 @@ const TURNS: usize = 3;
 /// other load can cause that.
 const MOST_TURNS: usize = 40;
 
-/// Sizes of Figure 3.
+/// Bytes of the messages of Figure 3.
 const SIZES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 
-/// Sizes of which the latency is measured.
-const LATENCIES: [usize; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
+/// Bytes of messages whose latency is measured.
+const LATENCY_SIZES: [usize; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
 
 /// A way from one program to another.
 #[derive(Clone, Copy)]
@@ -98,7 +99,7 @@ const WAYS: [(&str, Way); 9] = [
 ];
 
 /// Ways whose latency is measured.
-const RINGS: [(&str, Way); 5] = [
+const LATENCY_WAYS: [(&str, Way); 5] = [
     ("ring", Way::Ring(Backend::Device)),
     ("call", Way::Call),
     ("memfd", Way::Ring(Backend::Memfd)),
@@ -155,8 +156,8 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
         }
     }
     for (cpu, suffix) in [(0, ""), (1, "-2cpu")] {
-        for (name, way) in RINGS {
-            for size in LATENCIES {
+        for (name, way) in LATENCY_WAYS {
+            for size in LATENCY_SIZES {
                 let row = format!("fbuf/latency-{name}-{}{suffix}", size_name(size));
                 let row = bench.row(row).cpus(cpu + 1);
                 row.batch(batch(size)).run(|meter| {

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use libfbuf::{Backend, Channel, Contents, Domain, Received};
 
 use super::aggregates::step;
-use super::{Draws, error_of, fork, start, status_of, wait, with_peer};
+use super::{Draws, error_of, fork, fork_with_socket, start, status_of, wait, with_peer};
 
 const MOST: usize = 1 << 20;
 
@@ -193,6 +193,69 @@ pub fn killed(backend: Backend) {
     assert_eq!(last.to_vec(MOST).unwrap(), b"last words");
 }
 
+/// A peer is killed while a send waits for it to free messages: what it sent is still received.
+pub fn killed_full(backend: Backend) {
+    let (_domain, path, mut channel, child) = with_peer(backend, |_, path, mut channel| {
+        let mut held = Vec::new();
+        for text in ["one", "two"] {
+            channel
+                .send(&path.copy(text.as_bytes()).unwrap())
+                .expect("a send");
+            held.push(next(&mut channel));
+        }
+        // SAFETY: ends this process.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    });
+    let message = path.copy(b"hold this").unwrap();
+    let error = loop {
+        if let Err(why) = channel.send(&message) {
+            break why;
+        }
+    };
+    assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
+    assert_eq!(channel.in_flight(), 0);
+    for text in ["one", "two"] {
+        let received = next(&mut channel).to_vec(MOST).unwrap();
+        assert_eq!(received, text.as_bytes());
+    }
+    assert_eq!(error_of(channel.receive()), libc::ECONNRESET);
+    assert_eq!(status_of(child), libc::SIGKILL);
+}
+
+/// Two processes make two channels of the same two paths; the second works on when the first ends.
+pub fn two_channels(backend: Backend) {
+    let (mut sockets, theirs): (Vec<_>, Vec<_>) =
+        (0..2).map(|_| UnixStream::pair().expect("sockets")).unzip();
+    let mut theirs = Some(theirs);
+    let child = fork(|| {
+        let theirs = theirs.take().expect("sockets");
+        sockets.clear();
+        let (domain, path) = start(backend);
+        let connect = |it: UnixStream| Channel::connect(&domain, &path, it.into());
+        let mut channels: Vec<_> = theirs.into_iter().map(connect).collect();
+        let mut second = channels.pop().expect("two").expect("a channel");
+        let mut first = channels.pop().expect("two").expect("a channel");
+        assert!(first.receive().expect("an end").is_none());
+        drop(first);
+        while let Some(message) = second.receive().expect("a message") {
+            second.send(&path.forward(&message)).expect("a send");
+        }
+    });
+    drop(theirs.take());
+    let (domain, path) = start(backend);
+    let connect = |it: UnixStream| Channel::connect(&domain, &path, it.into());
+    let mut channels: Vec<_> = sockets.drain(..).map(connect).collect();
+    let mut second = channels.pop().expect("two").expect("a channel");
+    drop(channels);
+    for text in ["one", "two"] {
+        let answer = second.call(&path.copy(text.as_bytes()).unwrap());
+        let answer = answer.expect("an answer").to_vec(MOST);
+        assert_eq!(answer.unwrap(), text.as_bytes());
+    }
+    drop(second);
+    wait(child);
+}
+
 /// A child inherits nothing of the region, and enters it by itself.
 pub fn children(backend: Backend) {
     let (_domain, path) = start(backend);
@@ -215,11 +278,7 @@ pub fn children(backend: Backend) {
 pub fn child_of_domain(backend: Backend) {
     let (domain, path) = start(backend);
     let _other = path.copy(b"other").unwrap();
-    let (here, there) = UnixStream::pair().expect("sockets");
-    let mut ends = Some((here, there));
-    let child = fork(|| {
-        let (here, there) = ends.take().expect("ends");
-        drop(here);
+    let (here, child) = fork_with_socket(|there| {
         let (domain, path) = start(backend);
         let mut channel = Channel::connect(&domain, &path, there.into()).expect("a channel");
         let message = next(&mut channel);
@@ -227,8 +286,6 @@ pub fn child_of_domain(backend: Backend) {
         drop(message);
         channel.finish().expect("all freed");
     });
-    let (here, there) = ends.take().expect("ends");
-    drop(there);
     let mut channel = Channel::connect(&domain, &path, here.into()).expect("a channel");
     let answer = channel.call(&path.copy(b"text").unwrap());
     assert_eq!(answer.expect("an answer").to_vec(MOST).unwrap(), b"text");

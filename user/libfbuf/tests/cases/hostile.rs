@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use libfbuf::{Backend, Channel, Contents, Fbuf, Mode, PAGE, Path, REGION_SIZE, REGION_START};
 
-use super::{Draws, error_of, fork, start, wait};
+use super::{Draws, error_of, fork_with_socket, start, wait};
 
 /// Words of a ring, as `src/ring.rs` has them, and its slots.
 const SENT: usize = 16;
@@ -56,11 +56,7 @@ const HERE: u64 = 1 << 63;
 /// Sends a graph of nodes, whose root is the first, by a ring of one message, and returns the error
 /// with which it is received; 0: it is received, with so many bytes.
 fn received_as(backend: Backend, nodes: &[[u64; 4]]) -> (i32, u64) {
-    let (here, there) = UnixStream::pair().expect("sockets");
-    let mut ends = Some((here, there));
-    let child = fork(|| {
-        let (here, there) = ends.take().expect("ends");
-        drop(here);
+    let (here, child) = fork_with_socket(|there| {
         let (_domain, path) = start(backend);
         let mut data = path.allocate(nodes.len().max(1) * 32).expect("memory");
         data.fill(0);
@@ -87,8 +83,6 @@ fn received_as(backend: Backend, nodes: &[[u64; 4]]) -> (i32, u64) {
         let mut socket = &there;
         let _ = socket.read_to_end(&mut Vec::new());
     });
-    let (here, there) = ends.take().expect("ends");
-    drop(there);
     let (domain, path) = start(backend);
     let mut channel = Channel::connect(&domain, &path, here.into()).expect("a channel");
     let result = match channel.receive() {
@@ -201,11 +195,7 @@ pub fn random_graphs(backend: Backend) {
 /// The peer's ring holds random words, which change while they are read.
 pub fn rings(backend: Backend) {
     for seed in 1..40 {
-        let (here, there) = UnixStream::pair().expect("sockets");
-        let mut ends = Some((here, there));
-        let child = fork(|| {
-            let (here, there) = ends.take().expect("ends");
-            drop(here);
+        let (here, child) = fork_with_socket(|there| {
             let (_domain, path) = start(backend);
             let mut ring = path.allocate(RING).expect("memory");
             let mut draws = Draws(seed);
@@ -231,8 +221,6 @@ pub fn rings(backend: Backend) {
                 let _ = (&there).write(&[1]);
             }
         });
-        let (here, there) = ends.take().expect("ends");
-        drop(there);
         let (domain, path) = start(backend);
         let mut channel = Channel::connect(&domain, &path, here.into()).expect("a channel");
         let message = path.copy(b"message").unwrap();
@@ -254,7 +242,7 @@ pub fn rings(backend: Backend) {
     }
 }
 
-/// Offers that are none.
+/// Bad offers: other words, rings outside the region, descriptors of no path.
 pub fn offers(backend: Backend) {
     let (domain, path) = start(backend);
     let other = Path::new(&domain, Mode::CACHED_VOLATILE, 1).expect("a path");
@@ -292,13 +280,9 @@ pub fn offers(backend: Backend) {
     assert!(Channel::connect(&domain, &path, here.into()).is_err());
 }
 
-/// A ring where there is no chunk: nobody can sleep there, and nothing comes.
+/// A ring where there is no chunk: threads cannot sleep there, and nothing comes.
 pub fn no_ring(backend: Backend) {
-    let (here, there) = UnixStream::pair().expect("sockets");
-    let mut ends = Some((here, there));
-    let child = fork(|| {
-        let (here, there) = ends.take().expect("ends");
-        drop(here);
+    let (here, child) = fork_with_socket(|there| {
         let (_domain, path) = start(backend);
         let end = (REGION_START + REGION_SIZE - RING) as u64;
         offer(&there, [magic(), end, SLOTS as u64], &path);
@@ -306,8 +290,6 @@ pub fn no_ring(backend: Backend) {
         let mut bytes = [0; 25];
         (&there).read_exact(&mut bytes).expect("an offer");
     });
-    let (here, there) = ends.take().expect("ends");
-    drop(there);
     let doorbell = here.try_clone().expect("a descriptor");
     let (domain, path) = start(backend);
     let mut channel = Channel::connect(&domain, &path, here.into()).expect("a channel");

@@ -4,10 +4,10 @@ use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
-use libfbuf::{Aggregate, Backend, CHUNK, Contents, Domain, Member, Mode, PAGE, Path};
+use libfbuf::{Aggregate, Backend, CHUNK, Channel, Contents, Domain, Member, Mode, PAGE, Path};
 
 use super::aggregates::step;
-use super::{Draws, fork, status_of, wait};
+use super::{Draws, fork, fork_with_socket, status_of, wait};
 
 const MOST: usize = 1 << 20;
 
@@ -44,19 +44,13 @@ fn receiver(
     path: &Path,
     body: impl FnOnce(Domain, Member, UnixStream),
 ) -> (libc::pid_t, UnixStream) {
-    let (here, there) = UnixStream::pair().expect("sockets");
-    let mut ends = Some((here, there));
-    let child = fork(|| {
-        let (here, mut there) = ends.take().expect("ends");
-        drop(here);
+    let (mut here, child) = fork_with_socket(|mut there| {
         let domain = Domain::enter(backend).expect("the region");
         let fd = path.as_fd().try_clone_to_owned().expect("a descriptor");
         let member = Member::attach(&domain, fd).expect("a membership");
         there.write_all(b"a").expect("a byte");
         body(domain, member, there);
     });
-    let (mut here, there) = ends.take().expect("ends");
-    drop(there);
     here.read_exact(&mut [0]).expect("an attached child");
     (child, here)
 }
@@ -170,14 +164,14 @@ pub fn secures(backend: Backend) {
     path.send(0, &message).expect("a send");
     line.read_exact(&mut [0]).expect("a byte");
     let address = message.fragments().next().expect("bytes").address();
-    let writer = fork_writer(&path, address);
+    let is_refused = is_write_refused(address);
     line.write_all(b"w").expect("a byte");
-    assert!(writer, "the originator wrote a secured message");
+    assert!(is_refused, "the originator wrote a secured message");
     wait(child);
 }
 
-/// Whether a `read` into this address is refused.
-fn fork_writer(_path: &Path, address: usize) -> bool {
+/// Whether the kernel refuses to write to this address for a `read`.
+fn is_write_refused(address: usize) -> bool {
     let (mut here, there) = UnixStream::pair().expect("sockets");
     here.write_all(b"x").expect("a byte");
     let to = std::ptr::with_exposed_provenance_mut(address);
@@ -353,4 +347,38 @@ pub fn trimmed(backend: Backend) {
         drop((path, fbuf, kept));
         wait(child);
     }
+}
+
+/// A ring neither maps pages for each message nor protects them: a path of another mode has none.
+pub fn other_modes(backend: Backend) {
+    for mode in &MODES[1..] {
+        let (domain, path) = originate(backend, *mode, 1);
+        let (here, there) = UnixStream::pair().expect("sockets");
+        drop(there);
+        let error = Channel::connect(&domain, &path, here.into()).expect_err("an error");
+        assert_eq!(error.raw_os_error(), Some(libc::EINVAL), "{mode:?}");
+    }
+}
+
+/// A child that has entered attaches by the descriptor that it inherits, and stays attached when it
+/// drops its parent's path.
+pub fn dropped_in_child(backend: Backend) {
+    let (_domain, path) = originate(backend, Mode::CACHED_VOLATILE, 1);
+    let (mut here, mut there) = UnixStream::pair().expect("sockets");
+    let mut parents = Some(path);
+    let child = fork(|| {
+        let path = parents.take().expect("a path");
+        let domain = Domain::enter(backend).expect("the region");
+        let fd = path.as_fd().try_clone_to_owned().expect("a descriptor");
+        let member = Member::attach(&domain, fd).expect("a membership");
+        drop(path);
+        there.write_all(b"a").expect("a byte");
+        let message = member.receive().expect("a message").expect("no end");
+        assert_eq!(message.contents().to_vec(MOST).expect("bytes"), b"text");
+    });
+    here.read_exact(&mut [0]).expect("an attached child");
+    let path = parents.take().expect("a path");
+    let sent = path.send(0, &path.copy(b"text").expect("memory"));
+    wait(child);
+    sent.expect("a send");
 }

@@ -31,9 +31,17 @@ pub const ALL: &[Case] = &[
     ("libfbuf: waiting by poll", channels::poll),
     ("libfbuf: the peer closes", channels::closed),
     ("libfbuf: the peer is killed", channels::killed),
+    (
+        "libfbuf: the peer is killed while a send waits",
+        channels::killed_full,
+    ),
+    (
+        "libfbuf: two channels of the same paths",
+        channels::two_channels,
+    ),
     ("libfbuf: children have nothing", channels::children),
     (
-        "libfbuf: a child of one who has entered",
+        "libfbuf: a child of a process that has entered",
         channels::child_of_domain,
     ),
     ("libfbuf: a receiver cannot write", channels::read_only),
@@ -55,6 +63,11 @@ pub const KERNEL: &[Case] = &[
     ("libfbuf: memory of free fbufs", kernel::trimmed),
     ("libfbuf: calls through the kernel", kernel::called),
     ("libfbuf: the originator ends", kernel::originator_ends),
+    ("libfbuf: channels of other modes", kernel::other_modes),
+    (
+        "libfbuf: a child drops what its parent made",
+        kernel::dropped_in_child,
+    ),
 ];
 
 /// Repeatable random numbers.
@@ -95,6 +108,20 @@ pub fn fork(body: impl FnOnce()) -> libc::pid_t {
     child
 }
 
+/// Forks a child that does `body` with one end of a pair of sockets; returns the other.
+pub fn fork_with_socket(body: impl FnOnce(UnixStream)) -> (UnixStream, libc::pid_t) {
+    let (here, there) = UnixStream::pair().expect("sockets");
+    let mut ends = Some((here, there));
+    let child = fork(|| {
+        let (here, there) = ends.take().expect("two ends");
+        drop(here);
+        body(there);
+    });
+    let (here, there) = ends.take().expect("two ends");
+    drop(there);
+    (here, child)
+}
+
 /// Returns the status with which a child ends.
 pub fn status_of(child: libc::pid_t) -> i32 {
     let mut status = 0;
@@ -120,17 +147,11 @@ pub fn with_peer(
     backend: Backend,
     peer: impl FnOnce(Domain, Path, Channel),
 ) -> (Domain, Path, Channel, libc::pid_t) {
-    let (here, there) = UnixStream::pair().expect("sockets");
-    let mut ends = Some((here, there));
-    let child = fork(|| {
-        let (here, there) = ends.take().expect("two ends");
-        drop(here);
+    let (here, child) = fork_with_socket(|there| {
         let (domain, path) = start(backend);
         let channel = Channel::connect(&domain, &path, there.into()).expect("a channel");
         peer(domain, path, channel);
     });
-    let (here, there) = ends.take().expect("two ends");
-    drop(there);
     let (domain, path) = start(backend);
     let channel = Channel::connect(&domain, &path, here.into()).expect("a channel");
     (domain, path, channel, child)

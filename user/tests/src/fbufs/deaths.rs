@@ -48,7 +48,7 @@ fn receivers() -> Outcome {
             equal!(path.notices()?, [pages_of(chunk)], mode, step);
             fill(chunk, PAGE + LEN, 2);
             equal!(path.send(chunk), Err(EPIPE));
-            equal!(path.attach_count()?, 0);
+            equal!(path.count_members()?, 0);
             path.shrink(chunk)?;
         }
     }
@@ -57,7 +57,7 @@ fn receivers() -> Outcome {
 
 impl Path {
     /// How many receivers the only path has that this process originates.
-    fn attach_count(&self) -> Result<u64> {
+    fn count_members(&self) -> Result<u64> {
         let text = read_text("/proc/causeway/fbuf")?;
         let own = format!(" owner {} ", std::process::id());
         let line = text.lines().find(|line| line.contains(&own));
@@ -126,7 +126,7 @@ fn kill_by_id(process: pid_t) -> Answer<()> {
     }
 }
 
-/// Without a descriptor nobody has the path's memory any more.
+/// The last close of its descriptors ends a path: its memory is gone in all domains.
 fn closed() -> Outcome {
     for mode in ALL_MODES {
         let before = (figure("chunks")?, figure("paths")?);

@@ -514,7 +514,7 @@ fn bytes_stay() -> Outcome {
             while at < got.len() {
                 at += call!(read(from, got[at..].as_mut_ptr().cast(), got.len() - at)) as usize;
             }
-            // `vmsplice` without `SPLICE_F_GIFT` shows later writes on Linux as well.
+            // By `vmsplice`, too, where Linux would show later writes.
             ensure!(
                 is_filled(got.as_ptr(), got.len(), 1),
                 "mode {mode}: other bytes"

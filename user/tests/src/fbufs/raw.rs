@@ -62,6 +62,18 @@ pub struct Message {
     pub notices: u64,
 }
 
+impl From<[u64; 8]> for Message {
+    fn from([root, id, sender, bytes, notices, ..]: [u64; 8]) -> Message {
+        Message {
+            root: root as usize,
+            id,
+            sender,
+            bytes,
+            notices,
+        }
+    }
+}
+
 impl AsRawFd for Path {
     fn as_raw_fd(&self) -> c_int {
         self.0.as_raw_fd()
@@ -109,15 +121,7 @@ impl Path {
     }
 
     pub fn receive(&self) -> Answer<Message> {
-        let (_, [root, id, sender, bytes, notices, ..]) = request(self, RECEIVE, &[])?;
-        let root = root as usize;
-        Ok(Message {
-            root,
-            id,
-            sender,
-            bytes,
-            notices,
-        })
+        Ok(request(self, RECEIVE, &[])?.1.into())
     }
 
     pub fn free(&self, id: u64) -> Answer<()> {
@@ -138,15 +142,7 @@ impl Path {
     /// Sends to the first receiver and waits for its answer on another path.
     pub fn call(&self, root: *const u8, answers: &Path) -> Answer<Message> {
         let words = [1, root as u64, answers.as_raw_fd() as u64];
-        let (_, [root, id, sender, bytes, notices, ..]) = request(self, CALL, &words)?;
-        let root = root as usize;
-        Ok(Message {
-            root,
-            id,
-            sender,
-            bytes,
-            notices,
-        })
+        Ok(request(self, CALL, &words)?.1.into())
     }
 
     pub fn idle(&self, start: *const u8, len: usize) -> Answer<()> {
