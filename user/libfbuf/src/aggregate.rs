@@ -275,6 +275,53 @@ impl Aggregate {
         self.join(&Aggregate::copied(&self.space, bytes)?)
     }
 
+    /// Returns the same bytes with all nodes in another space; adjacent parts of one origin become
+    /// one leaf.
+    pub(crate) fn moved(&self, space: &Space) -> io::Result<Aggregate> {
+        let mut pieces: Vec<What> = Vec::new();
+        let mut add = |next: What| {
+            match (pieces.last_mut(), &next) {
+                (Some(What::Own(a, before)), What::Own(b, bytes)) if Arc::ptr_eq(a, b) => {
+                    if let Some(both) = before.and(*bytes) {
+                        *before = both;
+                        return;
+                    }
+                }
+                (Some(What::Part(a, before)), What::Part(b, bytes))
+                    if Arc::ptr_eq(&a.inner, &b.inner) =>
+                {
+                    if let Some(both) = before.and(*bytes) {
+                        *before = both;
+                        return;
+                    }
+                }
+                _ => {}
+            }
+            pieces.push(next);
+        };
+        let mut left: Vec<&Node> = self.root.as_deref().into_iter().collect();
+        while let Some(node) = left.pop() {
+            match &node.what {
+                What::Empty => {}
+                What::Own(fbuf, bytes) => add(What::Own(fbuf.clone(), *bytes)),
+                What::Part(message, bytes) => add(What::Part(message.clone(), *bytes)),
+                What::Whole(message) => {
+                    for piece in message.inner.pieces.as_slice() {
+                        add(What::Part(message.clone(), *piece));
+                    }
+                }
+                What::Pair(a, b) => left.extend([&**b, &**a]),
+            }
+        }
+        let mut leaves = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            if let What::Own(_, bytes) | What::Part(_, bytes) = piece {
+                leaves.push(Node::leaf(space, bytes, piece)?);
+            }
+        }
+        Aggregate::empty(space).joined(leaves)
+    }
+
     pub(crate) fn empty(space: &Space) -> Aggregate {
         Aggregate::of(space, None)
     }

@@ -88,6 +88,16 @@ impl Path {
         Aggregate::received(&self.space, message)
     }
 
+    /// Returns the same bytes as an aggregate of this path: all its nodes lie in fbufs of this path,
+    /// whose receivers need no other path to read them. Parts that follow each other in one fbuf,
+    /// such as those of a message that was cut, become one again.
+    ///
+    /// # Errors
+    /// `ENOSPC` at the path's limit, `ENOMEM`.
+    pub fn adopt(&self, aggregate: &Aggregate) -> io::Result<Aggregate> {
+        self.with_notices(|| aggregate.moved(&self.space))
+    }
+
     /// Does something that needs memory, again after all notices were read if there is none.
     fn with_notices<T>(&self, work: impl Fn() -> io::Result<T>) -> io::Result<T> {
         match work() {

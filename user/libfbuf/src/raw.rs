@@ -171,6 +171,9 @@ pub fn clear_doorbell(socket: BorrowedFd<'_>) {
 struct Control([u8; 64]);
 
 /// Sends bytes and a descriptor by a Unix socket.
+///
+/// # Errors
+/// Those of `sendmsg`; `EMSGSIZE` when not all bytes were sent.
 pub fn send_descriptor(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
@@ -204,8 +207,10 @@ pub fn send_descriptor(
     }
 }
 
-/// Receives what [`send_descriptor`] sent: so many bytes, and a descriptor. `EPIPE` when the other end
-/// is closed, `EPROTO` for anything else.
+/// Receives what [`send_descriptor`] sent: so many bytes, and a descriptor.
+///
+/// # Errors
+/// `EPIPE` when the other end is closed, `EPROTO` for anything else.
 pub fn receive_descriptor(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<OwnedFd> {
     let mut control = Control([0; 64]);
     let mut part = libc::iovec {

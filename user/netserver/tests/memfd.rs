@@ -1,0 +1,16 @@
+//! The cases by memfds, on any Linux; with words, only those that have one of them in their names.
+
+mod cases;
+
+use libfbuf::Backend;
+
+fn main() {
+    let mut words: Vec<String> = std::env::args().skip(1).collect();
+    words.retain(|word| !word.starts_with("--"));
+    for (name, case) in cases::ALL {
+        if words.is_empty() || words.iter().any(|word| name.contains(word.as_str())) {
+            cases::wait(cases::fork(|| case(Backend::Memfd)));
+            println!("ok {name}");
+        }
+    }
+}
