@@ -322,6 +322,20 @@ impl Aggregate {
         Aggregate::empty(space).joined(leaves)
     }
 
+    /// Returns whether all bytes lie in fbufs of a space.
+    pub(crate) fn is_within(&self, space: &Space) -> bool {
+        let mut left: Vec<&Node> = self.root.as_deref().into_iter().collect();
+        while let Some(node) = left.pop() {
+            match &node.what {
+                What::Empty => {}
+                What::Own(fbuf, _) if fbuf.space().is_same(space) => {}
+                What::Pair(a, b) => left.extend([&**a, &**b]),
+                _ => return false,
+            }
+        }
+        true
+    }
+
     pub(crate) fn empty(space: &Space) -> Aggregate {
         Aggregate::of(space, None)
     }

@@ -98,6 +98,11 @@ impl Path {
         self.with_notices(|| aggregate.moved(&self.space))
     }
 
+    /// Returns whether all bytes of an aggregate lie in fbufs of this path.
+    pub fn has(&self, aggregate: &Aggregate) -> bool {
+        aggregate.is_within(&self.space)
+    }
+
     /// Does something that needs memory, again after all notices were read if there is none.
     fn with_notices<T>(&self, work: impl Fn() -> io::Result<T>) -> io::Result<T> {
         match work() {

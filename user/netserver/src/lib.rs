@@ -12,6 +12,7 @@ use std::io;
 mod client;
 mod clients;
 pub mod fragments;
+mod interface;
 mod link;
 mod poll;
 pub mod protocol;
@@ -21,7 +22,7 @@ pub mod wire;
 
 pub use client::{Incoming, Options, UdpSocket};
 pub use clients::Limits;
-pub use link::{Card, Link};
+pub use link::{Card, Link, Start};
 pub use server::Server;
 pub use stack::{Config, Counts, Datagram, Stack};
 

@@ -21,10 +21,10 @@ fn command() -> Command {
         .arg(
             Arg::new("ip")
                 .long("ip")
-                .value_name("ADDRESS")
-                .value_parser(value_parser!(Ipv4Addr))
-                .default_value("127.0.0.1")
-                .help("The own address"),
+                .value_name("ADDRESS[/BITS[,GATEWAY]]")
+                .value_parser(Own::read)
+                .default_value("127.0.0.1/8")
+                .help("The own address, its network, and the way out of that"),
         )
         .arg(
             Arg::new("loopback")
@@ -51,18 +51,47 @@ fn command() -> Command {
         )
 }
 
+/// The own address, the bits of its network, and the way out of that.
+#[derive(Clone, Copy)]
+struct Own {
+    address: Ipv4Addr,
+    bits: u8,
+    gateway: Option<Ipv4Addr>,
+}
+
+impl Own {
+    fn read(text: &str) -> Result<Own, String> {
+        let wrong = || String::from("an address is ADDRESS, ADDRESS/BITS or ADDRESS/BITS,GATEWAY");
+        let (network, gateway) = match text.split_once(',') {
+            Some((network, gateway)) => (network, Some(gateway)),
+            None => (text, None),
+        };
+        let (address, bits) = network.split_once('/').unwrap_or((network, "24"));
+        let gateway = gateway.map(|it| it.parse().map_err(|_| wrong()));
+        Ok(Own {
+            address: address.parse().map_err(|_| wrong())?,
+            bits: bits.parse().ok().filter(|it| *it <= 32).ok_or_else(wrong)?,
+            gateway: gateway.transpose()?,
+        })
+    }
+}
+
 fn serve(options: &ArgMatches) -> io::Result<()> {
     let domain = Domain::enter_any()?;
+    let own: &Own = options.get_one("ip").ok_or(io::ErrorKind::InvalidInput)?;
     let (link, pdu) = match options.get_one::<String>("interface") {
-        Some(name) => (Link::Card(Card::open(name)?), 1500),
+        Some(name) => {
+            let card = Card::open(name, own.address, own.bits, own.gateway)?;
+            let mtu = card.mtu();
+            (Link::Card(Box::new(card)), mtu)
+        }
         None => {
             let pdu = options.get_one("loopback").copied();
             (Link::Loopback, pdu.unwrap_or(4096))
         }
     };
-    let address = options.get_one("ip").copied();
     let config = Config {
-        address: address.unwrap_or(Ipv4Addr::LOCALHOST),
+        address: own.address,
         pdu,
         is_large: options.get_flag("large"),
     };

@@ -15,10 +15,12 @@ use libfbuf::{Aggregate, Contents, Domain, Received};
 
 use crate::clients::{Client, Limits};
 use crate::error;
+use crate::fragments::Key;
 use crate::link::Link;
 use crate::poll::Poll;
 use crate::protocol::{HEADER, Header, NO_CHECKSUM, NO_VERIFY, Op};
 use crate::stack::{Config, Datagram, Stack};
+use crate::wire::{ETHERNET, Ipv4, Udp, protocol};
 
 /// The number of the socket at which clients connect; clients have greater ones.
 const LISTENER: u64 = 0;
@@ -30,6 +32,15 @@ const TURN: usize = 16;
 
 /// Most clients.
 const MOST_CLIENTS: usize = 1024;
+
+/// Frames that are taken from the card before the clients' turn.
+const FRAMES: usize = 64;
+
+/// Flows of fragments whose receiver is remembered: the most recent ones.
+const FLOWS: usize = 64;
+
+/// Milliseconds between looks at what is too old.
+const TICK: i32 = 500;
 
 /// The first of the ports that are chosen for clients that want any.
 const EPHEMERAL: u16 = 49_152;
@@ -54,6 +65,8 @@ pub struct Server {
     /// Clients that may have something to be done.
     active: VecDeque<u64>,
     ports: BTreeMap<u16, Port>,
+    /// The receivers of datagrams whose first fragment came.
+    flows: VecDeque<(Key, u64)>,
     next_client: u64,
     next_port: u16,
     dropped: u64,
@@ -79,6 +92,9 @@ impl Server {
         listener.set_nonblocking(true)?;
         let poll = Poll::new()?;
         poll.add(listener.as_fd(), LISTENER)?;
+        if let Link::Card(card) = &link {
+            poll.add(card.as_fd(), LINK)?;
+        }
         Ok(Server {
             domain: domain.clone(),
             stack: Stack::new(domain, config)?,
@@ -89,6 +105,7 @@ impl Server {
             clients: BTreeMap::new(),
             active: VecDeque::new(),
             ports: BTreeMap::new(),
+            flows: VecDeque::new(),
             next_client: LINK + 1,
             next_port: EPHEMERAL,
             dropped: 0,
@@ -110,17 +127,21 @@ impl Server {
     /// # Errors
     /// Those of [`run`](Server::run).
     pub fn step(&mut self) -> io::Result<()> {
-        let wait = match (self.active.is_empty(), self.stack.reassembly().is_empty()) {
+        let has_time = match &self.link {
+            Link::Loopback => !self.stack.reassembly().is_empty(),
+            Link::Card(card) => card.has_asked() || !self.stack.reassembly().is_empty(),
+        };
+        let wait = match (self.active.is_empty(), has_time) {
             (false, _) => 0,
-            (true, false) => 1000,
-            (true, true) => -1,
+            (true, true) => TICK,
+            (true, false) => -1,
         };
         let mut ready = Vec::new();
         self.poll.wait(wait, |number| ready.push(number))?;
         for number in ready {
             match number {
                 LISTENER => self.accept(),
-                LINK => {}
+                LINK => self.take_frames()?,
                 client if !self.active.contains(&client) => self.active.push_back(client),
                 _ => {}
             }
@@ -135,8 +156,82 @@ impl Server {
                 Err(_) => self.end(number),
             }
         }
-        self.stack.reassembly().expire(Instant::now());
+        if has_time {
+            self.stack.reassembly().expire(Instant::now());
+            if let Link::Card(card) = &mut self.link {
+                card.expire();
+            }
+        }
         Ok(())
+    }
+
+    /// Takes frames from the card.
+    ///
+    /// # Errors
+    /// Those of the card.
+    fn take_frames(&mut self) -> io::Result<()> {
+        for _ in 0..FRAMES {
+            let Link::Card(card) = &mut self.link else {
+                return Ok(());
+            };
+            let start = match card.peek() {
+                Err(why) if why.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                // It comes once, after the link went down.
+                Err(why) if why.raw_os_error() == Some(libc::ENETDOWN) => return Ok(()),
+                result => result?,
+            };
+            // What fails below is a packet that is lost.
+            let taken = match start.packet() {
+                None => card.take_other(self.stack.path()),
+                Some(packet) => {
+                    let owner = owner(&self.ports, &self.stack, &self.flows, packet, start.len);
+                    self.take_packet(owner, start.len)
+                }
+            };
+            if taken.is_err() {
+                self.dropped += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a packet into an fbuf of the client that it is for, as far as that is known.
+    fn take_packet(&mut self, owner: Option<Owner>, len: usize) -> io::Result<()> {
+        let Link::Card(card) = &mut self.link else {
+            return Ok(());
+        };
+        let client = owner
+            .as_ref()
+            .and_then(|it| self.clients.get_mut(&it.client));
+        let fbuf = match client {
+            Some(client) => match client.has_room(&self.limits, 0) {
+                Ok(true) => client.path.allocate(len),
+                _ => Err(error(libc::ENOBUFS)),
+            },
+            None => self.stack.path().allocate(len),
+        };
+        let mut fbuf = match fbuf {
+            Ok(fbuf) => fbuf,
+            Err(why) => {
+                // It leaves the queue all the same.
+                card.drop_frame()?;
+                return Err(why);
+            }
+        };
+        let len = card.take(&mut fbuf)?;
+        let packet = Aggregate::new(fbuf, len)?.clip_front(ETHERNET as u64)?;
+        if let Some(Owner { client, key }) = owner
+            && !self.flows.iter().any(|(it, _)| *it == key)
+        {
+            if self.flows.len() >= FLOWS {
+                self.flows.pop_front();
+            }
+            self.flows.push_back((key, client));
+        }
+        let result = self.up(&packet, None);
+        // A reply of ICMP.
+        let carried = self.carry(None);
+        result.and(carried)
     }
 
     fn accept(&mut self) {
@@ -308,7 +403,7 @@ impl Server {
             let carried = match &mut self.link {
                 Link::Loopback => self.up(&packet, from),
                 Link::Card(_) if is_own => self.up(&packet, from),
-                Link::Card(_) => Err(error(libc::ENETDOWN)),
+                Link::Card(card) => card.send(to, packet, self.stack.path()),
             };
             result = result.and(carried);
         }
@@ -344,10 +439,39 @@ impl Server {
         let sender = from.filter(|from| *from != to);
         let sender = sender.and_then(|from| self.clients.get_mut(&from));
         let sender = sender.map(|sender| (sender, may_share));
-        let result = give(&mut client, sender, &self.limits, datagram);
+        let result = give(&mut client, sender, from.is_none(), &self.limits, datagram);
         self.clients.insert(to, client);
         result
     }
+}
+
+/// The client that a packet is for, and the datagram that it is of.
+struct Owner {
+    client: u64,
+    key: Key,
+}
+
+/// Looks at the start of a packet for whom it is.
+fn owner(
+    ports: &BTreeMap<u16, Port>,
+    stack: &Stack,
+    flows: &VecDeque<(Key, u64)>,
+    packet: &[u8],
+    len: usize,
+) -> Option<Owner> {
+    let (ip, header_len) = Ipv4::read(packet, len)?;
+    if ip.to != stack.config().address || ip.protocol != protocol::UDP {
+        return None;
+    }
+    let key = Key::of(&ip);
+    let client = match ip.offset {
+        0 => {
+            let udp = Udp::read(packet.get(header_len..)?.first_chunk()?);
+            ports.get(&udp.to)?.client
+        }
+        _ => flows.iter().find(|(it, _)| *it == key)?.1,
+    };
+    Some(Owner { client, key })
 }
 
 /// Gives a datagram to a client. Its body lies in fbufs of the sending client, if there is one: where
@@ -355,6 +479,7 @@ impl Server {
 fn give(
     client: &mut Client,
     sender: Option<(&mut Client, bool)>,
+    is_from_card: bool,
     limits: &Limits,
     datagram: &Datagram,
 ) -> io::Result<()> {
@@ -370,6 +495,7 @@ fn give(
             }
             false => copied(client, &datagram.body)?,
         },
+        None if is_from_card && !client.path.has(&datagram.body) => copied(client, &datagram.body)?,
         None => client.path.adopt(&datagram.body)?,
     };
     client.send(&header, Some(&body))
