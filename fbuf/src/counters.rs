@@ -9,10 +9,14 @@ nucleus::counters! {
     bytes_put,
     /// Messages that were sent on fbuf paths.
     fbuf_messages,
+    /// Bytes of data that these messages reached, which nobody copied.
+    fbuf_bytes_passed,
     /// Pages of fbufs that were mapped for a receiver because a message includes them.
     fbuf_grants,
     /// Pages of fbufs that were unmapped from a domain.
     fbuf_revocations,
+    /// Pages of fbufs whose contents the originator has dropped.
+    fbuf_pages_dropped,
     /// Pages of fbufs that the originator lost the right to write.
     fbuf_secured,
 }

@@ -94,6 +94,10 @@ int fbuf_send(const fbuf_path *path, unsigned member, const fbuf_data *data);
 int fbuf_receive(const fbuf_member *member, fbuf_data **data);
 int fbuf_collect(const fbuf_path *path);
 
+/* Sends, and receives the next message of `answers`, by one system call. */
+int fbuf_call(const fbuf_path *path, unsigned member, const fbuf_data *request,
+              const fbuf_member *answers, fbuf_data **answer);
+
 /* Channels; the socket belongs to the channel, also after an error. -EPIPE: the peer closed it,
  * -ECONNRESET: it is gone, -EAGAIN from a try: later. */
 int fbuf_channel_connect(const fbuf_path *path, int socket, fbuf_channel **channel);

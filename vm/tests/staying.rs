@@ -11,8 +11,8 @@ use std::sync::{
 use nucleus::{Access, Frame, PAGE_SIZE, Prot, VirtRange, frame::Contents};
 use support::{HERE, RW, Worker, byte, map_zero, new_map, once, page, pages};
 use vm::{
-    Advice, Backing, Fault, Inherit, Lookup, Map, MapError, MapRequest, Object, Pager, PagerError,
-    Passing, Place,
+    Advice, Backing, Fault, Inherit, Limits, Lock, Lookup, Map, MapError, MapRequest, Object,
+    Pager, PagerError, Passing, Place,
     account::{Kind, Stock},
 };
 
@@ -149,5 +149,30 @@ fn pages_that_may_not_be_written_fault_on_every_cpu() {
         assert!(pager.object.write_protect(0..4));
         workers.into_iter().for_each(Worker::end);
         assert!(map.protect(pages(0, 8), Prot::READ).is_ok());
+    });
+}
+
+/// `mlockall` is not about memory that a program has with others at a fixed place; `mlock` of such
+/// memory is, and `munlockall` ends that.
+#[test]
+fn it_is_not_locked_with_everything() {
+    once("staying", || {
+        let (map, _pager) = staying();
+        map_zero(&map, pages(20, 4), false);
+        let lock_of = |i: usize| map.entry_at(page(i)).expect("a mapping").lock;
+        map.set_limits(|| Limits {
+            locked: 8 * PAGE_SIZE as u64,
+            ..Limits::NONE
+        });
+        map.lock_all(Some(Lock::Full), Lock::Full).expect("room");
+        assert_eq!((lock_of(1), lock_of(20)), (Lock::None, Lock::Full));
+        // Nor is a later one.
+        let again = request(pages(40, 8), &Guarded::new());
+        map.map(again).expect("room");
+        assert_eq!(lock_of(40), Lock::None);
+        map.lock(pages(0, 2), Lock::Full).expect("room");
+        assert_eq!(lock_of(1), Lock::Full);
+        map.lock_all(Some(Lock::None), Lock::None).expect("room");
+        assert_eq!((lock_of(1), lock_of(20)), (Lock::None, Lock::None));
     });
 }

@@ -149,7 +149,6 @@ impl Walk {
         leaf: &mut dyn FnMut(Range64),
     ) -> Result<(), WalkError> {
         self.ancestors.clear();
-        self.ancestors.shrink_to(KEPT_DEPTH);
         self.pages.clear();
         self.bytes = 0;
         let mut visits = 0;
@@ -186,6 +185,13 @@ impl Walk {
                 }
             };
         }
+    }
+
+    /// Forgets what was found, and gives the memory of a large graph back.
+    pub fn shrink(&mut self) {
+        self.ancestors.clear();
+        self.ancestors.shrink_to(KEPT_DEPTH);
+        self.pages.shrink();
     }
 
     /// Compares `address` with its ancestor at the greatest power of two of its depth.

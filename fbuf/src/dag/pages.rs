@@ -17,8 +17,13 @@ pub struct PageRanges {
 }
 
 impl PageRanges {
-    /// Empties the list; a large one gives its memory back.
+    /// Empties the list.
     pub fn clear(&mut self) {
+        self.ranges.clear();
+    }
+
+    /// Empties the list, and gives the memory of a long one back.
+    pub fn shrink(&mut self) {
         self.ranges.clear();
         self.ranges.shrink_to(MOST_RANGES / 32);
     }

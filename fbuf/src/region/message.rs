@@ -4,11 +4,19 @@ use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
 use core::ops::Range;
 
 use abi::{Errno, Result};
+use vm::account::{self, Charge, Kind};
 
 use super::{MOST_QUEUED, domain::Domain, run::Run};
+use crate::dag::MOST_RANGES;
 
 /// The most messages of a path that its members have not freed.
 pub const MOST_MESSAGES: usize = 256;
+
+/// The most ranges of pages of all these messages. One message has fewer.
+const MOST_EXTENTS: usize = 2 * MOST_RANGES;
+
+/// Ranges of pages whose memory a path's own charge covers.
+const UNCHARGED: usize = 16;
 
 /// Neighbouring pages of one run that a message reaches.
 #[derive(Clone)]
@@ -29,6 +37,8 @@ pub(super) struct Message {
     /// Members that have received it and not freed it.
     pub held: u16,
     pub extents: Vec<Extent>,
+    /// The memory of many extents.
+    _charge: Option<Charge>,
 }
 
 /// The messages of a path.
@@ -36,6 +46,7 @@ pub(super) struct Message {
 pub(super) struct Messages {
     slots: Vec<Option<Message>>,
     count: usize,
+    extents: usize,
     sent: u64,
 }
 
@@ -45,9 +56,9 @@ impl Messages {
         self.count
     }
 
-    /// Whether there is room for one more.
+    /// Whether there is room for one more that is not large.
     pub fn has_room(&self) -> bool {
-        self.count < MOST_MESSAGES
+        self.count < MOST_MESSAGES && self.extents <= MOST_EXTENTS - MOST_RANGES
     }
 
     /// Adds a message, and returns its number.
@@ -61,7 +72,8 @@ impl Messages {
         queued: u16,
         extents: Vec<Extent>,
     ) -> core::result::Result<u64, (Errno, Vec<Extent>)> {
-        if !self.has_room() {
+        let has_room = self.count == 0 || self.extents + extents.len() <= MOST_EXTENTS;
+        if !self.has_room() || !has_room {
             return Err((Errno::EAGAIN, extents));
         }
         let slot = match self.slots.iter().position(Option::is_none) {
@@ -76,16 +88,19 @@ impl Messages {
         };
         self.sent += 1;
         let id = self.sent * MOST_MESSAGES as u64 + slot as u64;
-        let held = 0;
+        self.count += 1;
+        self.extents += extents.len();
+        let bytes_kept = extents.capacity() * size_of::<Extent>();
+        let account = account::current().filter(|_| extents.len() > UNCHARGED);
         self.slots[slot] = Some(Message {
             id,
             root,
             bytes,
             queued,
-            held,
+            held: 0,
             extents,
+            _charge: account.map(|account| account.charge(Kind::Fbufs, 0, bytes_kept)),
         });
-        self.count += 1;
         Ok(id)
     }
 
@@ -105,6 +120,7 @@ impl Messages {
         let slot = self.slots.get_mut(id as usize % MOST_MESSAGES)?;
         let message = slot.take_if(|it| it.id == id && it.queued | it.held == 0)?;
         self.count -= 1;
+        self.extents -= message.extents.len();
         Some(message.extents)
     }
 
@@ -117,6 +133,7 @@ impl Messages {
             }
             if let Some(message) = slot.take_if(|it| it.queued | it.held == 0) {
                 self.count -= 1;
+                self.extents -= message.extents.len();
                 *freed = Some(message.extents);
                 return;
             }
@@ -133,6 +150,7 @@ impl Messages {
             }
             if let Some(message) = slot.take_if(|it| it.queued | it.held == 0) {
                 self.count -= 1;
+                self.extents -= message.extents.len();
                 free(message.extents);
             }
         }

@@ -13,7 +13,7 @@ use nucleus::{
     sync::{Mutex, MutexGuard, SpinLock},
     task::WaitQueue,
 };
-use vm::account::{self, Kind};
+use vm::account::{self, Charge, Kind};
 
 use super::{
     DEFAULT_LIMIT, MANY_NOTICES, MOST_MEMBERS, MOST_PATH_CHUNKS, MOST_RUN_CHUNKS, MOST_USER_CHUNKS,
@@ -38,11 +38,16 @@ pub struct Path {
     pub(super) state: Mutex<State>,
     /// The memory of a walk, for the next one.
     pub(super) spare: SpinLock<Option<Walk>>,
+    /// Its records.
+    _charge: Option<Charge>,
     /// Where each receiver waits for messages.
     receivers: [WaitQueue; MOST_MEMBERS],
     /// Where the originator waits for room and notices.
     pub(super) sender: WaitQueue,
 }
+
+/// What a path is charged with, in bytes: its record, members and small messages.
+const RECORD_BYTES: usize = 64 << 10;
 
 /// What changes of a path.
 pub(super) struct State {
@@ -99,6 +104,7 @@ impl Path {
                     },
                 ),
                 spare: SpinLock::new(nucleus::sync::Rank::Leaf, None),
+                _charge: account::current().map(|it| it.charge(Kind::Fbufs, 0, RECORD_BYTES)),
                 receivers: array::from_fn(|_| WaitQueue::new()),
                 sender: WaitQueue::new(),
             })

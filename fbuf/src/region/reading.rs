@@ -48,14 +48,23 @@ impl<'a> Reading<'a> {
         if is_there.is_none_or(|(run, _)| run.page_at(address).is_none()) {
             self.page = None;
             self.run = None;
-            let own = self.path.state.lock().run_at(address);
-            let found = own.or_else(|| table::lock().run_at(address).cloned());
-            let run = found.ok_or(WalkError::BadAddress)?;
-            let may_read_all = {
-                let state = run.path.state.lock();
-                run.path.reads_all(&state, self.sender)
+            let own = {
+                let state = self.path.state.lock();
+                let reads_all = || self.path.reads_all(&state, self.sender);
+                state.run_at(address).map(|run| (run, reads_all()))
             };
-            self.run = Some((run, may_read_all));
+            self.run = match own {
+                Some(own) => Some(own),
+                None => {
+                    let found = table::lock().run_at(address).cloned();
+                    let run = found.ok_or(WalkError::BadAddress)?;
+                    let reads_all = {
+                        let state = run.path.state.lock();
+                        run.path.reads_all(&state, self.sender)
+                    };
+                    Some((run, reads_all))
+                }
+            };
         }
         match &self.run {
             Some((run, _)) => Ok(run),

@@ -18,6 +18,7 @@ use vm::{
 };
 
 use super::{CHUNK, path::Path};
+use crate::counters::Counter;
 
 /// The memory of neighbouring chunks. Its pages are swap-backed and charged to the account of the
 /// originator. Mappings of it are made and removed under the lock of its path.
@@ -148,7 +149,8 @@ impl Pager for Run {
             return Some(Err(PagerError::Protected));
         }
         let count = end.saturating_sub(pages.start);
-        self.object.remove_pages(pages.start, count);
+        let dropped = self.object.remove_pages(pages.start, count);
+        Counter::fbuf_pages_dropped.add(dropped as u64);
         Some(Ok(()))
     }
 

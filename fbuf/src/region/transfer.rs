@@ -48,14 +48,16 @@ impl Path {
     ///
     /// # Errors
     /// `EAGAIN` if a queue is full; `EPERM` for another domain than the originator; `EINVAL` for a
-    /// receiver that is none; `EPIPE` without a receiver; those of [`WalkError`](crate::dag::WalkError); `EBUSY` if a
-    /// device may be writing a page that is to be secured; `ENOMEM`.
+    /// receiver that is none; `EPIPE` without a receiver; those of
+    /// [`WalkError`](crate::dag::WalkError); `EBUSY` if a device may be writing a page that is to
+    /// be secured; `ENOMEM`.
     pub fn send(&self, sender: &Arc<Domain>, to: Option<usize>, root: u64) -> Result<(u64, usize)> {
         // A full queue is found out before the work.
         self.state.lock().targets(sender, to)?;
         check_not_scarce()?;
         let mut walk = self.spare.lock().take().unwrap_or_default();
         let sent = self.send_walked(&mut walk, sender, to, root);
+        walk.shrink();
         let before = self.spare.lock().replace(walk);
         drop(before);
         sent
@@ -175,6 +177,7 @@ impl Path {
                 let notices = state.notices();
                 drop(state);
                 Counter::fbuf_messages.add(1);
+                Counter::fbuf_bytes_passed.add(walk.bytes);
                 for index in (0..MOST_MEMBERS).filter(|index| bits >> index & 1 != 0) {
                     self.queue(Role::Receiver(index)).wake_shared(false);
                 }

@@ -11,11 +11,17 @@ mod support;
 use std::collections::BTreeSet;
 
 use abi::Errno;
-use fbuf::region::{CHUNK, Mode, Path, REGION_SIZE, REGION_START, Received, statuses};
+use fbuf::region::{CHUNK, Domain, Mode, Path, REGION_SIZE, REGION_START, Received, statuses};
 use model::{Message, Model, ModelPath, Page, Space, Who, address};
-use nucleus::{PAGE_SIZE, VirtAddr, VirtRange, frame::Owned, sim, task};
+use nucleus::{
+    PAGE_SIZE, VirtAddr, VirtRange,
+    frame::{self, Owned},
+    sim,
+    sync::OnceArc,
+    task,
+};
 use support::Numbers;
-use vm::swap;
+use vm::{Advice, Layout, Limits, Lock, Map, Randomness, swap};
 
 /// Pages of a run that are used, from its start and around the end of its first page table.
 const USED: u64 = 12;
@@ -27,15 +33,18 @@ struct Run {
     cpus: usize,
     /// Pages that were lent, with their bytes, which stay.
     loans: Vec<(Owned, Vec<u8>)>,
+    /// The kernel's memory seems short now and then.
+    shortages: bool,
 }
 
 impl Run {
-    fn new(seed: u64, cpus: usize) -> Run {
+    fn new(seed: u64, cpus: usize, shortages: bool) -> Run {
         Run {
             model: Model::default(),
             numbers: Numbers::new(seed),
             cpus,
             loans: Vec::new(),
+            shortages,
         }
     }
 
@@ -79,7 +88,12 @@ impl Run {
             92 => self.die()?,
             93 => self.close()?,
             94..97 => self.lend()?,
-            97..99 => self.page_out()?,
+            97 => self.page_out()?,
+            98 => match self.numbers.below(3) {
+                0 => self.lock()?,
+                1 => self.remove()?,
+                _ => self.fork()?,
+            },
             _ => self.nonsense()?,
         }
         Some(())
@@ -107,8 +121,13 @@ impl Run {
 
     fn attach(&mut self) -> Option<()> {
         let (who, path) = (self.who()?, self.path()?);
+        self.be_short();
         let it = &mut self.model.paths[path];
         let result = it.path.attach(&self.model.spaces[&who].domain);
+        frame::seem_scarce_after(None);
+        if self.shortages && result == Err(Errno::ENOMEM) {
+            return None;
+        }
         let known = it.members.iter().find(|(_, member)| **member == who);
         match known {
             Some((index, _)) => assert_eq!(result, Ok(*index)),
@@ -131,10 +150,14 @@ impl Run {
     fn grow(&mut self) -> Option<()> {
         let (who, path) = (self.who()?, self.path()?);
         let chunks = 1 + self.numbers.below(2) as u64;
+        self.be_short();
         let it = &self.model.paths[path];
         let result = it
             .path
             .grow(&self.model.spaces[&who].domain, chunks as usize);
+        if self.is_short(&result) {
+            return None;
+        }
         if it.originator != Some(who) {
             assert_eq!(result.err(), Some(Errno::EPERM));
             return None;
@@ -169,7 +192,10 @@ impl Run {
             return None;
         }
         let start = address(run).0 as u64;
+        self.be_short();
+        let it = &self.model.paths[path];
         let result = it.path.shrink(&self.model.spaces[&who].domain, start);
+        frame::seem_scarce_after(None);
         let of_run = |it: &Page| it.run == run;
         let mut pages = self.model.pages.iter();
         let is_used = pages.any(|(page, it)| of_run(it) && self.model.is_referenced(*page));
@@ -229,6 +255,13 @@ impl Run {
         let found = space.workers[worker].read(address(page), PAGE_SIZE);
         let known = self.model.pages.contains_key(&page);
         let expected = self.model.seen(who, page);
+        // Without memory the empty region does not come back, and neighbours of pages that are
+        // withdrawn may go with them.
+        let page_of = self.model.pages.get(&page);
+        let is_sure = page_of.is_some_and(|it| self.model.paths[it.path].reads_all(who));
+        if found.is_none() && self.shortages && !is_sure {
+            return;
+        }
         if found.as_ref() != Some(&expected) {
             let first = |bytes: &[u8]| bytes[..8].to_vec();
             let found = found.as_deref().map(first);
@@ -296,8 +329,13 @@ impl Run {
                 Some(*self.numbers.pick(&all))
             }
         };
+        self.be_short();
+        let it = &self.model.paths[path];
         let domain = &self.model.spaces[&who].domain;
         let result = it.path.send(domain, to, root);
+        if self.is_short(&result) {
+            return None;
+        }
         let members = it.members.iter();
         let receivers: BTreeSet<Who> = members
             .filter(|(index, _)| to.is_none_or(|to| to == **index))
@@ -377,9 +415,11 @@ impl Run {
         }
         let at = self.numbers.below(self.model.messages.len());
         let who = self.who()?;
+        self.be_short();
         let message = &mut self.model.messages[at];
         let it = &self.model.paths[message.path];
         let result = it.path.free(&self.model.spaces[&who].domain, message.id);
+        frame::seem_scarce_after(None);
         let is_member = it.members.values().any(|&member| member == who);
         match message.held.remove(&who) {
             true => assert_eq!(result, Ok(())),
@@ -455,7 +495,9 @@ impl Run {
     fn die(&mut self) -> Option<()> {
         let who = self.who()?;
         let space = self.model.spaces.remove(&who)?;
+        self.be_short();
         space.end(self.numbers.chance(50));
+        frame::seem_scarce_after(None);
         for path in 0..self.model.paths.len() {
             self.model.leave(who, path);
         }
@@ -467,7 +509,9 @@ impl Run {
 
     fn close(&mut self) -> Option<()> {
         let path = self.path()?;
+        self.be_short();
         self.model.paths[path].path.close();
+        frame::seem_scarce_after(None);
         self.model.paths[path].is_closed = true;
         for who in 0..self.model.made {
             self.model.leave(who, path);
@@ -511,6 +555,60 @@ impl Run {
             }
         }
         Some(())
+    }
+
+    /// Locks pages, or unlocks them; changes no byte.
+    fn lock(&mut self) -> Option<()> {
+        let (who, page) = (self.who()?, self.page()?);
+        let range = VirtRange::new(address(page), address(page + 3));
+        let lock = *self.numbers.pick(&[Lock::Full, Lock::OnFault, Lock::None]);
+        let _ = self.model.spaces[&who].map.lock(range, lock);
+        Some(())
+    }
+
+    /// Drops the contents of a page.
+    fn remove(&mut self) -> Option<()> {
+        let (who, page) = (self.who()?, self.page()?);
+        let map = &self.model.spaces[&who].map;
+        let range = VirtRange::new(address(page), address(page + 1));
+        let is_locked = map.entry_at(address(page))?.lock != Lock::None;
+        let removed = map.advise(range, Advice::Remove).is_ok();
+        let may = self.model.may_write(who, page);
+        assert!(removed == may || is_locked && !removed);
+        if removed && let Some(it) = self.model.pages.get_mut(&page) {
+            it.bytes.fill(0);
+        }
+        Some(())
+    }
+
+    /// A child has nothing of the region.
+    fn fork(&mut self) -> Option<()> {
+        let who = self.who()?;
+        let child = self.model.spaces[&who].map.fork().expect("memory");
+        child.for_each_entry(&mut |entry| {
+            let start = entry.range.start;
+            assert!(start < REGION_START || start >= REGION_START + REGION_SIZE);
+        });
+        Some(())
+    }
+
+    /// Lets the kernel's memory seem short at some time within the next call.
+    fn be_short(&mut self) {
+        if self.shortages && self.numbers.chance(40) {
+            let when = self.numbers.below(5) as u64;
+            match self.numbers.chance(50) {
+                true => frame::seem_scarce_once(when),
+                false => frame::seem_scarce_after(Some(when)),
+            }
+        }
+    }
+
+    /// Ends [`be_short`](Run::be_short); whether this result is due to it.
+    fn is_short<T>(&self, result: &abi::Result<T>) -> bool {
+        frame::seem_scarce_after(None);
+        let failed = matches!(result, Err(Errno::ENOMEM));
+        assert!(self.shortages || !failed);
+        failed
     }
 
     /// Roots that lead nowhere are errors.
@@ -564,10 +662,10 @@ impl Run {
     }
 }
 
-fn against_model(seed: u64, cpus: usize, steps: usize) {
+fn against_model(seed: u64, cpus: usize, steps: usize, shortages: bool) {
     let store = support::swap::Store::new(seed, 200);
     let device = swap::add(store, 0, &|| false).expect("a swap device");
-    let mut run = Run::new(seed, cpus);
+    let mut run = Run::new(seed, cpus, shortages);
     for _ in 0..3 {
         run.enter();
     }
@@ -586,9 +684,18 @@ fn against_model(seed: u64, cpus: usize, steps: usize) {
 fn domains_against_the_model() {
     for cpus in [1, 2, 4] {
         support::check("fbufs", 0..20, support::on_cpus(cpus), move || {
-            against_model(sim::random_u64(), cpus, 600);
+            against_model(sim::random_u64(), cpus, 600, false);
         });
     }
+}
+
+/// The kernel's memory is short at random points of calls: they fail and change nothing, or what
+/// was readable is not any more.
+#[test]
+fn domains_without_memory() {
+    support::check("fbufs without memory", 0..40, support::on_cpus(2), || {
+        against_model(sim::random_u64(), 2, 500, true);
+    });
 }
 
 /// Several domains at once, each on a CPU of its own, with deaths: no oracle of bytes, but no stale
@@ -597,5 +704,16 @@ fn domains_against_the_model() {
 fn domains_at_once() {
     support::check("fbufs at once", 0..60, support::on_cpus(4), || {
         races::run(sim::random_u64());
+    });
+}
+
+/// A space of 32 bits has no room for the region.
+#[test]
+fn narrow_spaces_are_refused() {
+    support::once("narrow", || {
+        let layout = Layout::for_32_bits(8 << 20, Randomness::Everything);
+        let map = Map::with_layout(Limits::NONE, layout).expect("memory");
+        let entered = Domain::enter(&map, 1, &OnceArc::new());
+        assert_eq!(entered.err(), Some(Errno::EINVAL));
     });
 }

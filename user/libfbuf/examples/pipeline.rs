@@ -1,5 +1,5 @@
-//! Data goes from a source through a filter to a sink, three processes. The filter cuts lines out and
-//! puts a header before them; the sink reads the bytes where the source wrote them.
+//! Data goes from a source through a filter to a sink, three processes. The filter cuts lines out
+//! and puts a header before them; the sink reads the bytes where the source wrote them.
 //!
 //! The source's path has two receivers: the filter has its descriptor by the channel, the sink
 //! inherits it.
@@ -37,7 +37,18 @@ fn main() -> io::Result<()> {
         let from = from_source.try_clone()?;
         let mut source = Channel::connect(&domain, &path, from.into())?;
         let mut sink = Channel::connect(&domain, &path, to_sink.try_clone()?.into())?;
-        while let Some(message) = source.receive()? {
+        loop {
+            let message = match source.try_receive() {
+                Err(why) if why.kind() == io::ErrorKind::WouldBlock => {
+                    // What the sink has freed is freed for the source, too.
+                    Channel::wait_any(&mut [&mut source, &mut sink])?;
+                    continue;
+                }
+                message => message?,
+            };
+            let Some(message) = message else {
+                break;
+            };
             // All but the first line, behind a header.
             let first = libfbuf::lines(&message, 100)
                 .next()

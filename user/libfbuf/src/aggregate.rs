@@ -355,12 +355,24 @@ impl Aggregate {
         Ok((Aggregate::of(&self.space, Some(root)), address))
     }
 
-    /// Calls `each` with the address of every page of a space that this aggregate reaches, some of
+    /// Returns whether both have the same root.
+    pub(crate) fn is_same(&self, other: &Aggregate) -> bool {
+        match (&self.root, &other.root) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+
+    /// Calls `each` with the ranges of whole pages of a space that this aggregate reaches, some of
     /// them more than once.
     ///
     /// # Errors
     /// `EXDEV` if it reaches another space of this process.
-    pub(crate) fn pages(&self, space: &Space, mut each: impl FnMut(usize)) -> io::Result<()> {
+    pub(crate) fn pages(
+        &self,
+        space: &Space,
+        mut each: impl FnMut(Range<usize>),
+    ) -> io::Result<()> {
         let mut left: Vec<&Node> = self.root.as_deref().into_iter().collect();
         while let Some(node) = left.pop() {
             let own = match &node.what {
@@ -373,13 +385,13 @@ impl Aggregate {
                 return Err(error(libc::EXDEV));
             }
             if own.is_some() {
-                each(node.address as usize & !(PAGE - 1));
+                let page = node.address as usize & !(PAGE - 1);
+                each(page..page + PAGE);
             }
             match &node.what {
                 What::Own(_, bytes) => {
-                    let first = bytes.start() & !(PAGE - 1);
                     let end = bytes.start() + bytes.len();
-                    (first..end).step_by(PAGE).for_each(&mut each);
+                    each(bytes.start() & !(PAGE - 1)..end.next_multiple_of(PAGE));
                 }
                 What::Pair(a, b) => left.extend([&**a, &**b]),
                 _ => {}

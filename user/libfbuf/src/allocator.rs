@@ -14,6 +14,9 @@ pub(crate) trait Runs {
 
     /// Takes a run back; `false` while something refers to it.
     fn shrink(&mut self, start: usize, chunks: usize) -> bool;
+
+    /// Drops the contents of so many pages, whose memory is free until they are written again.
+    fn drop_contents(&mut self, start: usize, pages: usize);
 }
 
 /// A run that this allocator divides.
@@ -91,9 +94,12 @@ impl Allocator {
         }
     }
 
-    /// Gives back all runs that are idle.
+    /// Gives back all runs that are idle, and the memory of free fbufs in the others.
     pub(crate) fn trim(&mut self, runs: &mut impl Runs) {
         self.give_back(runs, |_| true);
+        for (pages, list) in &self.free {
+            list.iter().for_each(|at| runs.drop_contents(*at, *pages));
+        }
     }
 
     fn give_back(&mut self, runs: &mut impl Runs, may: impl Fn(&Run) -> bool) {
@@ -176,7 +182,7 @@ impl Allocator {
         let chunks = (pages * PAGE).div_ceil(CHUNK);
         let start = runs.grow(chunks).or_else(|why| {
             // Idle runs of other sizes may leave room.
-            self.trim(runs);
+            self.give_back(runs, |_| true);
             runs.grow(chunks).map_err(|_| why)
         })?;
         self.runs.push(Run {
@@ -219,6 +225,8 @@ mod tests {
             self.given.remove(at.expect("a run that was given"));
             true
         }
+
+        fn drop_contents(&mut self, _: usize, _: usize) {}
     }
 
     const ALL: usize = CHUNK / PAGE;

@@ -411,6 +411,20 @@ interface! {
         put(data, received.map(Data::Message))
     }
 
+    /// Sends through the kernel, and receives the answer.
+    fn fbuf_call(
+        path: *const Path,
+        member: c_uint,
+        request: *const Data,
+        answers: *const Member,
+        answer: *mut *mut Data
+    ) -> c_int {
+        let request = (*request).own();
+        let received = request.and_then(|it| (*path).call(member.into(), it, &*answers));
+        let received = received.and_then(|it| it.ok_or_else(|| error(libc::EPIPE)));
+        put(answer, received.map(Data::Message))
+    }
+
     /// Reads notices.
     fn fbuf_collect(path: *const Path) -> c_int {
         number((*path).collect().map(|count| count as c_int))

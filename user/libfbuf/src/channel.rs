@@ -57,9 +57,9 @@ impl Offer {
 
 /// One end of a channel: a path from here to the peer, and one from the peer to here.
 ///
-/// What is sent is held until the peer has freed it. Dropping the channel ends it: the peer receives
-/// what is left, and then the end. What it has not freed by then may be written anew, which
-/// [`finish`](Channel::finish) waits for.
+/// What is sent is held until the peer has freed it. Dropping the channel ends it: the peer
+/// receives what is left, and then the end. What it has not freed by then may be written anew,
+/// which [`finish`](Channel::finish) waits for.
 pub struct Channel {
     shared: Arc<Shared>,
     /// What was sent and not yet freed; the cookie is the place, and how often it was used.
@@ -102,14 +102,20 @@ impl Shared {
         }
     }
 
+    /// Returns what to poll for the peer's messages, if they are to wake by the socket, and its
+    /// end.
+    fn polled(&self) -> [libc::pollfd; 2] {
+        let socket = libc::POLLIN | libc::POLLRDHUP;
+        [
+            raw::waited(self.socket.as_raw_fd(), socket),
+            raw::waited(self.member.hangup(), 0),
+        ]
+    }
+
     fn is_peer_gone(&self) -> bool {
-        let hangup = libc::POLLHUP | libc::POLLERR;
-        let waited = [
-            (self.socket.as_raw_fd(), libc::POLLRDHUP),
-            (self.member.hangup(), 0),
-        ];
-        let found = raw::poll(waited, 0).unwrap_or([hangup; 2]);
-        found[0] & (libc::POLLRDHUP | hangup) != 0 || found[1] & hangup != 0
+        let mut entries = self.polled();
+        let gone = libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP;
+        raw::poll(&mut entries, 0).is_err() || entries.iter().any(|it| it.revents & gone != 0)
     }
 }
 
@@ -135,8 +141,8 @@ impl Channel {
     /// peer's end, in this process and in children.
     ///
     /// # Errors
-    /// Those of the socket, of allocating the ring, and of attaching the peer's path; `EPROTO` for a
-    /// peer that does not speak this protocol.
+    /// Those of the socket, of allocating the ring, and of attaching the peer's path; `EPROTO` for
+    /// a peer that does not speak this protocol.
     pub fn connect(domain: &Domain, path: &Path, socket: OwnedFd) -> io::Result<Channel> {
         let (ring, own) = Channel::make_ring(path)?;
         Offer::send(socket.as_fd(), path, ring.start() as u64, SLOTS.into())?;
@@ -238,7 +244,8 @@ impl Channel {
     ///
     /// # Errors
     /// `ECONNRESET` when the peer is gone, `EPROTO` when it broke the rules. `EFAULT`, `ELOOP`,
-    /// `E2BIG` or `EINVAL` for a message that is no aggregate: it is freed, and the channel goes on.
+    /// `E2BIG` or `EINVAL` for a message that is no aggregate: it is freed, and the channel goes
+    /// on.
     pub fn receive(&mut self) -> io::Result<Option<Received>> {
         loop {
             match self.try_receive() {
@@ -250,8 +257,8 @@ impl Channel {
         }
     }
 
-    /// Receives a message, or fails with `EAGAIN` instead of waiting. Does not look whether the peer
-    /// is gone: after its socket said so, [`receive`](Channel::receive) does.
+    /// Receives a message, or fails with `EAGAIN` instead of waiting. Does not look whether the
+    /// peer is gone: after its socket said so, [`receive`](Channel::receive) does.
     ///
     /// # Errors
     /// Those of [`receive`](Channel::receive), and `EAGAIN`.
@@ -281,7 +288,8 @@ impl Channel {
     /// Sends a request, and receives the answer.
     ///
     /// # Errors
-    /// Those of [`send`](Channel::send) and [`receive`](Channel::receive); `EPIPE` without an answer.
+    /// Those of [`send`](Channel::send) and [`receive`](Channel::receive); `EPIPE` without an
+    /// answer.
     pub fn call(&mut self, request: &Aggregate) -> io::Result<Received> {
         self.send(request)?;
         self.receive()?.ok_or_else(|| error(libc::EPIPE))
@@ -291,7 +299,8 @@ impl Channel {
     /// that was sent, or is gone.
     ///
     /// # Errors
-    /// `ECONNRESET` when it is gone and had not closed the channel, `EPROTO` when it broke the rules.
+    /// `ECONNRESET` when it is gone and had not closed the channel, `EPROTO` when it broke the
+    /// rules.
     pub fn finish(mut self) -> io::Result<()> {
         self.shared.own.close();
         self.shared.wake(waits::MESSAGES | waits::NOTICES);
@@ -312,9 +321,34 @@ impl Channel {
         }
     }
 
+    /// Waits until one of these channels may have something: a message, notices, or its end, which
+    /// the next call of the channel tells. A process that sends on what it has received waits for
+    /// the channels of both sides: what it holds for one side is freed by notices of the other.
+    ///
+    /// # Errors
+    /// Those of `poll`.
+    pub fn wait_any(channels: &mut [&mut Channel]) -> io::Result<()> {
+        let mut is_ready = false;
+        for channel in &mut *channels {
+            is_ready |= channel.arm();
+        }
+        if !is_ready {
+            let polled = channels.iter().flat_map(|it| it.shared.polled());
+            raw::poll(&mut polled.collect::<Vec<_>>(), -1)?;
+        }
+        for channel in channels {
+            // An error comes again.
+            let _ = channel.check();
+        }
+        Ok(())
+    }
+
     /// Prepares for waiting by `poll` or `epoll` at this channel's [descriptor](Channel::as_fd).
-    /// Returns true if a message, notices or the end are there already.
+    /// Returns true if a message, room to send or the end are there already.
     pub fn arm(&mut self) -> bool {
+        if self.collect().is_err() {
+            return true;
+        }
         raw::clear_doorbell(self.shared.socket.as_fd());
         let what = waits::MESSAGES | waits::NOTICES;
         self.shared.own.start_waiting(what | waits::SOCKET);
@@ -417,7 +451,10 @@ impl Channel {
         self.shared.own.start_waiting(what);
         let mut is_awake = is_ready(peer);
         if !is_awake {
-            raw::futex_wait(bell, seen, LOOK);
+            if !raw::futex_wait(bell, seen, LOOK) {
+                // An error of `poll` comes again when the peer is looked for.
+                let _ = raw::poll(&mut self.shared.polled(), LOOK.as_millis() as i32);
+            }
             is_awake = bell.load(Ordering::Acquire) != seen || is_ready(peer);
         }
         self.shared.own.stop_waiting(what);

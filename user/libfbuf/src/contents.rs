@@ -57,6 +57,11 @@ impl<'a> Fragment<'a> {
         (index < self.len()).then(|| unsafe { self.bytes.address().add(index).read_volatile() })
     }
 
+    /// Returns the word at an offset as it is now: eight bytes at an address that eight divides.
+    pub fn word(self, offset: usize) -> Option<u64> {
+        self.bytes.word(offset)
+    }
+
     /// Returns the bytes, if nobody can change them.
     pub fn bytes(self) -> Option<&'a [u8]> {
         // SAFETY: in the region, and not written as long as the owner of `'a` holds a reference.

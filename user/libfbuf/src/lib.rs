@@ -40,3 +40,18 @@ pub use region::{Backend, CHUNK, Domain, PAGE, REGION_SIZE, REGION_START};
 pub use sockets::{receive_path, send_path};
 pub use space::{Fbuf, Mode};
 pub use units::{Unit, Units, lines, records};
+
+/// The document, whose examples are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/fbuf.md")]
+pub struct Document;
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_documents_examples_are_those_that_are_tested() {
+        let document = include_str!("../../../docs/fbuf.md");
+        assert!(document.contains(include_str!("../examples/fan_out.rs")));
+        assert!(document.contains(include_str!("../examples/echo.c")));
+    }
+}

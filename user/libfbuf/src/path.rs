@@ -13,8 +13,8 @@ use crate::region::{Domain, PAGE, Provider, lock};
 use crate::sent::Sent;
 use crate::space::{Fbuf, Mode, Space};
 
-/// The originator's side of a path: it allocates fbufs and sends. Clones are the same path. Once the
-/// last is dropped, nothing holds what was sent; the path ends with the last of its fbufs.
+/// The originator's side of a path: it allocates fbufs and sends. Clones are the same path. Once
+/// the last is dropped, nothing holds what was sent; the path ends with the last of its fbufs.
 #[derive(Clone, Debug)]
 pub struct Path {
     space: Space,
@@ -32,8 +32,8 @@ impl Path {
     /// 0: the default, 32.
     ///
     /// # Errors
-    /// Those of the kernel: `EMFILE`, `ENOMEM`, `EINVAL` for a limit that is too large. `EOPNOTSUPP`
-    /// for an uncached or secured path by memfds.
+    /// Those of the kernel: `EMFILE`, `ENOMEM`, `EINVAL` for a limit that is too large.
+    /// `EOPNOTSUPP` for an uncached or secured path by memfds.
     pub fn new(domain: &Domain, mode: Mode, limit: usize) -> io::Result<Path> {
         Path::with(domain, mode.bits(), limit)
     }
@@ -58,8 +58,8 @@ impl Path {
         self.space.mode()
     }
 
-    /// Returns an fbuf of at least `len` bytes, rounded up to pages; its contents are zeros or those
-    /// of an earlier fbuf of this path. Freed fbufs of the same size come first, with their
+    /// Returns an fbuf of at least `len` bytes, rounded up to pages; its contents are zeros or
+    /// those of an earlier fbuf of this path. Freed fbufs of the same size come first, with their
     /// mappings.
     ///
     /// # Errors
@@ -81,8 +81,8 @@ impl Path {
         self.with_notices(|| Aggregate::copied(&self.space, bytes))
     }
 
-    /// Returns a received message as an aggregate, without copying it: it can be sent on, joined and
-    /// cut. The next receiver must be able to read the fbufs of the first sender: by a message
+    /// Returns a received message as an aggregate, without copying it: it can be sent on, joined
+    /// and cut. The next receiver must be able to read the fbufs of the first sender: by a message
     /// through the kernel, or as a member of its path.
     pub fn forward(&self, message: &Received) -> Aggregate {
         Aggregate::received(&self.space, message)
@@ -116,15 +116,15 @@ impl Path {
         }
     }
 
-    /// Returns idle chunks to the kernel at once. This happens by itself, too, to runs of chunks
-    /// that stay idle while others are used.
+    /// Returns idle chunks to the kernel at once, and the memory of freed fbufs in the others. Runs
+    /// of chunks that stay idle while others are used go back by themselves.
     pub fn trim(&self) {
         self.space.trim();
     }
 
-    /// Sends through the kernel to one member, or to all (0); returns the message's id. The aggregate
-    /// is held until all receivers have freed it, and notices of that were read, which later sends
-    /// do. This needs the device.
+    /// Sends through the kernel to one member, or to all (0); returns the message's id. The
+    /// aggregate is held until all receivers have freed it, and notices of that were read, which
+    /// later sends do. This needs the device.
     ///
     /// # Errors
     /// `EAGAIN` when a receiver's queue is full and the descriptor does not block; `EPIPE` without
@@ -135,8 +135,7 @@ impl Path {
             return Err(error(libc::EOPNOTSUPP));
         }
         let (aggregate, root) = aggregate.to_send()?;
-        // Looked at before anything is sent.
-        aggregate.pages(&self.space, |_| {})?;
+        self.prepare(&aggregate)?;
         let mut words = [0; 8];
         words[0] = member;
         words[1] = root;
@@ -150,6 +149,71 @@ impl Path {
             self.collect()?;
         }
         Ok(words[0])
+    }
+
+    /// Looks at an aggregate before it is sent, and reads notices that the send would withdraw.
+    fn prepare(&self, aggregate: &Aggregate) -> io::Result<()> {
+        aggregate.pages(&self.space, |_| {})?;
+        let is_chained = lock(&self.sent).is_chained();
+        if is_chained {
+            self.collect()?;
+        }
+        Ok(())
+    }
+
+    /// Sends through the kernel, and receives the next message of `answers`, a path from the
+    /// receiver to here: one system call, and one switch. Other threads wait to send on this path.
+    /// `None` when the originator of `answers` is gone.
+    ///
+    /// # Errors
+    /// Those of [`send`](Path::send) and [`Member::receive`].
+    pub fn call(
+        &self,
+        member: u64,
+        request: &Aggregate,
+        answers: &Member,
+    ) -> io::Result<Option<Message>> {
+        if !self.space.is_by_device() {
+            return Err(error(libc::EOPNOTSUPP));
+        }
+        let (aggregate, root) = request.to_send()?;
+        self.prepare(&aggregate)?;
+        let answered = {
+            let mut sent = lock(&self.sent);
+            let mut words = [
+                member,
+                root,
+                answers.as_fd().as_raw_fd() as u64,
+                0,
+                0,
+                0,
+                0,
+                0,
+            ];
+            let result = raw::ask_once(self.as_fd(), request::CALL, &mut words);
+            match result.map_err(|why| why.raw_os_error().unwrap_or(-1)) {
+                Ok(_) => {
+                    sent.hold(&self.space, aggregate)?;
+                    Some(words)
+                }
+                // A signal came after the request was sent.
+                Err(libc::EINTR) => {
+                    sent.hold(&self.space, aggregate)?;
+                    None
+                }
+                Err(number) => return Err(error(number)),
+            }
+        };
+        match answered {
+            Some(words) => {
+                // Notices of all paths of this process: a hint.
+                if words[4] >= WAITING {
+                    self.collect()?;
+                }
+                answers.message(words).map(Some)
+            }
+            None => answers.receive(),
+        }
     }
 
     /// Reads the notices that are waiting, and drops what they tell of; returns the number of
@@ -226,8 +290,8 @@ impl Member {
     /// Joins the path of a descriptor as a receiver: its fbufs can be read here.
     ///
     /// # Errors
-    /// `EINVAL` or `ENOTTY` for a descriptor that is no path's, `EPIPE` when the originator is gone,
-    /// `EPERM` for a path with 15 members or one of this process.
+    /// `EINVAL` or `ENOTTY` for a descriptor that is no path's, `EPIPE` when the originator is
+    /// gone, `EPERM` for a path of this process, `ENOSPC` for a path with 15 receivers.
     pub fn attach(domain: &Domain, fd: OwnedFd) -> io::Result<Member> {
         let (bits, number, chunks) = match domain.provider {
             Provider::Device(_) => {
@@ -260,7 +324,8 @@ impl Member {
         self.inner.number
     }
 
-    /// Returns the descriptor to poll for the originator's end; -1, which `poll` ignores, by memfds.
+    /// Returns the descriptor to poll for the originator's end; -1, which `poll` ignores, by
+    /// memfds.
     pub(crate) fn hangup(&self) -> RawFd {
         match self.inner.chunks {
             None => self.inner.fd.as_raw_fd(),
@@ -283,16 +348,21 @@ impl Member {
             Err(why) if why.raw_os_error() == Some(libc::EPIPE) => return Ok(None),
             result => result?,
         };
+        self.message(words).map(Some)
+    }
+
+    /// Returns the message of a receipt's answer.
+    fn message(&self, words: raw::Words) -> io::Result<Message> {
         let [root, id, sender, ..] = words;
         let held = Hold {
             member: self.clone(),
             id,
         };
-        Ok(Some(Message {
+        Ok(Message {
             received: Received::read(root, Box::new(held))?,
             member: self.clone(),
             sender,
-        }))
+        })
     }
 }
 

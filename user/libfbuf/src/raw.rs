@@ -19,7 +19,9 @@ pub mod request {
     pub const FREE: u64 = 0xc040_fb15;
     pub const NOTICES: u64 = 0xc040_fb16;
     pub const SECURE: u64 = 0xc040_fb17;
+    pub const CALL: u64 = 0xc040_fb18;
     pub const LEAVE: u64 = 0xc040_fb19;
+    pub const RANGES: u64 = 0xc040_fb1b;
 }
 
 /// The words of a request and of its answer.
@@ -41,14 +43,18 @@ pub fn checked<T: PartialEq + From<i8>>(result: T) -> io::Result<T> {
 /// Makes a request whose answer is words only. Interrupted requests are made again.
 pub fn ask(fd: BorrowedFd<'_>, request: u64, words: &mut Words) -> io::Result<i32> {
     loop {
-        // SAFETY: the requests read and write these eight words. `NOTICES` is the exception, which
-        // `notices` makes.
-        let result = unsafe { libc::ioctl(fd.as_raw_fd(), request as _, words.as_mut_ptr()) };
-        match checked(result) {
+        match ask_once(fd, request, words) {
             Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
             result => return result,
         }
     }
+}
+
+/// Makes a request, which a signal interrupts.
+pub fn ask_once(fd: BorrowedFd<'_>, request: u64, words: &mut Words) -> io::Result<i32> {
+    // SAFETY: the requests read and write these eight words. `NOTICES` is the exception, which
+    // `notices` makes.
+    checked(unsafe { libc::ioctl(fd.as_raw_fd(), request as _, words.as_mut_ptr()) })
 }
 
 /// Ends this process's part in a path, also where other processes have copies of its descriptor.
@@ -65,6 +71,18 @@ pub fn notices(fd: BorrowedFd<'_>, to: &mut [[u64; 2]]) -> io::Result<usize> {
     // The request writes at most `to.len()` pairs to `to`.
     ask(fd, request::NOTICES, &mut words)?;
     Ok((words[0] as usize).min(to.len()))
+}
+
+/// Reads which pages a received message includes, as [`notices`] does; returns how many ranges there
+/// are, which may be more than were read.
+pub fn ranges(fd: BorrowedFd<'_>, message: u64, to: &mut [[u64; 2]]) -> io::Result<usize> {
+    let mut words = [0; 8];
+    words[0] = message;
+    words[1] = to.as_mut_ptr() as u64;
+    words[2] = to.len() as u64;
+    // The request writes at most `to.len()` pairs to `to`.
+    ask(fd, request::RANGES, &mut words)?;
+    Ok(words[0] as usize)
 }
 
 /// Maps memory at a fixed address; returns `EEXIST` if something is there, unless `flags` has
@@ -100,13 +118,14 @@ pub unsafe fn map(
 }
 
 /// Sleeps while the word, which other processes may write, has this value. Wakes spuriously, too.
-pub fn futex_wait(word: &AtomicU32, value: u32, most: Duration) {
+/// Returns false if nobody can sleep there: a peer told an address where there is no chunk.
+pub fn futex_wait(word: &AtomicU32, value: u32, most: Duration) -> bool {
     let most = libc::timespec {
         tv_sec: most.as_secs() as libc::time_t,
         tv_nsec: libc::c_long::from(most.subsec_nanos()),
     };
     // SAFETY: the word and the time live across the call, which writes neither.
-    unsafe {
+    let result = checked(unsafe {
         libc::syscall(
             libc::SYS_futex,
             word.as_ptr(),
@@ -114,7 +133,9 @@ pub fn futex_wait(word: &AtomicU32, value: u32, most: Duration) {
             value,
             &raw const most,
         )
-    };
+    });
+    let number = result.err().and_then(|why| why.raw_os_error());
+    number.is_none_or(|it| [libc::EAGAIN, libc::ETIMEDOUT, libc::EINTR].contains(&it))
 }
 
 /// Wakes all waiters of a word in every process.
@@ -123,28 +144,28 @@ pub fn futex_wake(word: &AtomicU32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }
 
-/// Waits for events of descriptors for at most so many milliseconds (-1: forever); returns the
-/// events that came for each.
-pub fn poll<const N: usize>(
-    waited: [(RawFd, libc::c_short); N],
-    milliseconds: i32,
-) -> io::Result<[libc::c_short; N]> {
-    let mut entries = waited.map(|(fd, events)| libc::pollfd {
+/// A descriptor and the events that are waited for; `poll` ignores a negative one.
+pub fn waited(fd: RawFd, events: libc::c_short) -> libc::pollfd {
+    libc::pollfd {
         fd,
         events,
         revents: 0,
-    });
-    // SAFETY: the array has `N` entries.
-    let result = unsafe { libc::poll(entries.as_mut_ptr(), N as libc::nfds_t, milliseconds) };
-    match checked(result) {
-        Err(why) if why.kind() != io::ErrorKind::Interrupted => Err(why),
-        Err(_) => Ok([0; N]),
-        Ok(_) => Ok(entries.map(|entry| entry.revents)),
     }
 }
 
-/// Sends a byte by a socket, which wakes those that poll its other end. Never blocks: where there is
-/// no room, the other end is readable already.
+/// Waits for events of descriptors for at most so many milliseconds (-1: forever), which come into
+/// the entries. A signal ends it, too.
+pub fn poll(entries: &mut [libc::pollfd], milliseconds: i32) -> io::Result<()> {
+    let len = entries.len() as libc::nfds_t;
+    // SAFETY: the slice has so many entries.
+    match checked(unsafe { libc::poll(entries.as_mut_ptr(), len, milliseconds) }) {
+        Err(why) if why.kind() != io::ErrorKind::Interrupted => Err(why),
+        _ => Ok(()),
+    }
+}
+
+/// Sends a byte by a socket, which wakes those that poll its other end. Never blocks: where there
+/// is no room, the other end is readable already.
 pub fn ring_doorbell(socket: BorrowedFd<'_>) {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     let byte = 1u8;

@@ -113,8 +113,8 @@ impl Domain {
     }
 }
 
-/// Maps zeros that can only be read, which children do not inherit. With `MAP_FIXED` in `flags` they
-/// replace what is there.
+/// Maps zeros that can only be read, which children do not inherit. With `MAP_FIXED` in `flags`
+/// they replace what is there.
 pub(crate) fn empty(range: Range<usize>, flags: i32) -> io::Result<()> {
     let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let len = range.len();

@@ -16,6 +16,8 @@ pub(crate) struct Sent {
     messages: Vec<Option<Held>>,
     /// Places without a message.
     free: Vec<usize>,
+    /// Messages that the last one holds along.
+    chained: usize,
     /// By chunk, for each page: the place of its message, and one; 0: none.
     holders: BTreeMap<usize, Box<[u32; CHUNK / PAGE]>>,
 }
@@ -25,43 +27,66 @@ struct Held {
     aggregate: Aggregate,
     /// Earlier messages all of whose pages are this one's, too.
     earlier: Vec<Held>,
+    /// All of those, and the ones that they hold.
+    chained: usize,
     /// Pages of which it is the last message.
     pages: usize,
 }
 
+/// Messages that one may hold along before notices are read: a send withdraws those of pages that
+/// it includes again.
+const MOST_CHAINED: usize = 32;
+
 impl Sent {
-    /// Holds an aggregate that is about to be sent; returns its place.
+    /// Returns whether notices should be read before the next message is sent.
+    pub(crate) fn is_chained(&self) -> bool {
+        self.chained >= MOST_CHAINED
+    }
+
+    /// Holds an aggregate that is about to be sent.
     ///
     /// # Errors
     /// `EXDEV` if it reaches another path of this process.
-    pub(crate) fn hold(&mut self, space: &Space, aggregate: Aggregate) -> io::Result<usize> {
-        let mut pages = Vec::new();
-        aggregate.pages(space, |page| {
-            if pages.last() != Some(&page) {
-                pages.push(page);
+    pub(crate) fn hold(&mut self, space: &Space, aggregate: Aggregate) -> io::Result<()> {
+        let mut ranges: Vec<Range<usize>> = Vec::new();
+        aggregate.pages(space, |range| match ranges.last_mut() {
+            Some(last) if last.contains(&range.start) || last.end == range.start => {
+                last.end = last.end.max(range.end);
             }
+            _ => ranges.push(range),
         })?;
         let place = self.free.pop().unwrap_or_else(|| {
             self.messages.push(None);
             self.messages.len() - 1
         });
+        let mark = place as u32 + 1;
         let mut held = Held {
             aggregate,
             earlier: Vec::new(),
+            chained: 0,
             pages: 0,
         };
-        for &page in &pages {
-            let before = mem::replace(self.holder(page), place as u32 + 1) as usize;
-            if before == place + 1 {
-                continue;
-            }
-            held.pages += 1;
-            if let Some(earlier) = before.checked_sub(1).and_then(|it| self.leave(it)) {
+        for range in &ranges {
+            self.each(range.clone(), |holder, messages, free| {
+                let before = mem::replace(holder, mark);
+                if before != mark {
+                    held.pages += 1;
+                    held.earlier.extend(leave(messages, free, before));
+                }
+            });
+        }
+        for earlier in mem::take(&mut held.earlier) {
+            if earlier.aggregate.is_same(&held.aggregate) {
+                // The new message holds it.
+                held.earlier.extend(earlier.earlier);
+            } else {
                 held.earlier.push(earlier);
             }
         }
+        self.chained = held.earlier.iter().map(|it| it.chained).sum::<usize>() + held.earlier.len();
+        held.chained = self.chained;
         if space.mode().is_secured {
-            space.close_headers(pages.into_iter());
+            space.close_headers(ranges.into_iter().flat_map(|it| it.step_by(PAGE)));
         }
         if held.pages == 0 {
             // All of it is others': the kernel keeps it.
@@ -69,40 +94,51 @@ impl Sent {
         } else {
             self.messages[place] = Some(held);
         }
-        Ok(place)
+        Ok(())
     }
 
-    fn holder(&mut self, page: usize) -> &mut u32 {
-        let chunk = self.holders.entry(page / CHUNK);
-        let chunk = chunk.or_insert_with(|| Box::new([0; CHUNK / PAGE]));
-        &mut chunk[page % CHUNK / PAGE]
-    }
-
-    /// Takes a page from a message; returns the message if that was the last.
-    fn leave(&mut self, place: usize) -> Option<Held> {
-        let message = self.messages.get_mut(place)?;
-        let held = message.as_mut()?;
-        held.pages -= 1;
-        if held.pages > 0 {
-            return None;
-        }
-        self.free.push(place);
-        message.take()
-    }
-
-    /// Takes notice that no message includes these pages; returns messages that nobody has any more,
-    /// to be dropped outside the lock.
+    /// Takes notice that no message includes these pages; returns messages that nobody has any
+    /// more, to be dropped outside the lock.
     pub(crate) fn take_notice(&mut self, pages: Range<usize>) -> Vec<impl Drop + use<>> {
         let mut gone = Vec::new();
-        for page in pages.step_by(PAGE) {
-            if let Some(chunk) = self.holders.get_mut(&(page / CHUNK)) {
-                let before = mem::take(&mut chunk[page % CHUNK / PAGE]) as usize;
-                let before = before.checked_sub(1);
-                gone.extend(before.and_then(|it| self.leave(it)));
-            }
-        }
+        self.each(pages, |holder, messages, free| {
+            gone.extend(leave(messages, free, mem::take(holder)));
+        });
         gone.into_iter().map(Some).map(Gone).collect()
     }
+
+    /// Calls `each` with the holder of every page of a range, and with the messages.
+    fn each(
+        &mut self,
+        pages: Range<usize>,
+        mut each: impl FnMut(&mut u32, &mut [Option<Held>], &mut Vec<usize>),
+    ) {
+        let mut start = pages.start;
+        while start < pages.end {
+            let end = pages.end.min((start / CHUNK + 1) * CHUNK);
+            let chunk = self.holders.entry(start / CHUNK);
+            let chunk = chunk.or_insert_with(|| Box::new([0; CHUNK / PAGE]));
+            let first = start % CHUNK / PAGE;
+            let count = (end - start).div_ceil(PAGE);
+            for holder in chunk.iter_mut().skip(first).take(count) {
+                each(holder, &mut self.messages, &mut self.free);
+            }
+            start = end;
+        }
+    }
+}
+
+/// Takes a page from its holder; returns the message if that was its last.
+fn leave(messages: &mut [Option<Held>], free: &mut Vec<usize>, holder: u32) -> Option<Held> {
+    let place = (holder as usize).checked_sub(1)?;
+    let message = messages.get_mut(place)?;
+    let held = message.as_mut()?;
+    held.pages -= 1;
+    if held.pages > 0 {
+        return None;
+    }
+    free.push(place);
+    message.take()
 }
 
 /// A message that nobody has any more.

@@ -126,6 +126,13 @@ impl Runs for Chunked<'_> {
             }
         }
     }
+
+    fn drop_contents(&mut self, start: usize, pages: usize) {
+        let at = ptr::with_exposed_provenance_mut(start);
+        // SAFETY: free memory of this process. It fails where the memory has to stay: by memfds,
+        // whose seals keep it, and for pages that are secured.
+        unsafe { libc::madvise(at, pages * PAGE, libc::MADV_REMOVE) };
+    }
 }
 
 impl Space {
@@ -134,16 +141,18 @@ impl Space {
         let (fd, bits, source) = match &domain.provider {
             Provider::Device(device) => {
                 let mut words = [0; 8];
-                words[0] = bits;
-                words[1] = limit as u64;
+                let bits = match bits {
+                    // The kernel tells its default to those who enter.
+                    Mode::DEFAULT => {
+                        raw::ask(device.as_fd(), request::ENTER, &mut words)?;
+                        words[5]
+                    }
+                    bits => bits,
+                };
+                words[..2].copy_from_slice(&[bits, limit as u64]);
                 let fd = raw::ask(device.as_fd(), request::PATH, &mut words)?;
                 // SAFETY: the kernel has just made it, and nothing else owns it.
                 let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-                // The kernel tells the mode that it chose.
-                let bits = match bits {
-                    Mode::DEFAULT => words[0],
-                    bits => bits,
-                };
                 (fd, bits, Source::Device)
             }
             Provider::Memfd => {

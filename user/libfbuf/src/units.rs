@@ -75,8 +75,8 @@ fn units(
 }
 
 impl<'a, I: Iterator<Item = Fragment<'a>>> Units<'a, I> {
-    /// Takes at most `most` bytes of the first fragment that is left, and says whether the unit ends
-    /// with them.
+    /// Takes at most `most` bytes of the first fragment that is left, and says whether the unit
+    /// ends with them.
     fn take(&mut self, most: usize) -> Option<(Fragment<'a>, bool)> {
         let whole = *self.fragments.peek()?;
         let rest = whole.part(self.given, most);

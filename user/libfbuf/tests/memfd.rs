@@ -14,10 +14,14 @@ fn main() {
         None => Backend::Memfd,
     };
     let kernel = cases::KERNEL.iter().filter(|_| backend == Backend::Device);
+    let mut passed = 0;
     for (name, case) in cases::ALL.iter().chain(kernel) {
         if words.is_empty() || words.iter().any(|word| name.contains(word.as_str())) {
             cases::wait(cases::fork(|| case(backend)));
             println!("ok {name}");
+            passed += 1;
         }
     }
+    // A case that fails ends this program.
+    println!("test result: ok. {passed} passed; 0 failed");
 }

@@ -30,11 +30,13 @@ macro_rules! numbered {
         pub const TESTS: &[Test] = &[
             $(by_device::<$number>(),)*
             ("libfbuf: memfds", by_memfds),
+            ("libfbuf: the examples", examples),
+            ("libfbuf: the example for C", example_for_c),
         ];
     };
 }
 
-numbered! { 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 }
+numbered! { 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 }
 
 /// Those that two processes need, by memfds.
 fn by_memfds() -> Outcome {
@@ -45,5 +47,23 @@ fn by_memfds() -> Outcome {
             Ok(())
         })?;
     }
+    Ok(())
+}
+
+fn examples() -> Outcome {
+    for name in ["echo", "fan-out", "pipeline"] {
+        let status = Command::new(format!("/tests/fbuf-{name}")).status()?;
+        ensure!(status.success(), "{name}: {status}");
+    }
+    Ok(())
+}
+
+unsafe extern "C" {
+    /// `user/libfbuf/examples/echo.c`.
+    safe fn echo_example() -> c_int;
+}
+
+fn example_for_c() -> Outcome {
+    equal!(echo_example(), 0);
     Ok(())
 }

@@ -123,7 +123,7 @@ pub struct MapRequest {
     /// `MAP_NORESERVE`: no overcommit check.
     pub no_reserve: bool,
     /// The mapping is tied to its address space and its place: it cannot be moved, resized or
-    /// passed on, children do not inherit it, and `mlockall` for the future does not lock it.
+    /// passed on, children do not inherit it, and `mlockall` does not lock it.
     pub stays: bool,
     /// The name in `/proc/PID/maps` (`[stack]`, `[heap]`, `[vdso]`) where there is no file.
     pub label: &'static str,

@@ -52,25 +52,29 @@ impl Map {
         if space.lookup(range.end).is_some_and(parts) {
             space.clip(range.end)?;
         }
-        self.set_lock(&mut space, range, lock);
+        self.set_lock(&mut space, range, lock, |_| true);
         space.join_around(range);
         complete
     }
 
     /// Locks all mappings, unless `current` is `None`, and all future ones (`mlockall`,
-    /// `munlockall`).
+    /// `munlockall`). Mappings that [stay](crate::MapRequest::stays) are only unlocked.
     ///
     /// # Errors
     /// [`MapError::NoMemory`] beyond the limit; nothing has changed then.
     pub fn lock_all(&self, current: Option<Lock>, future: Lock) -> Result<(), MapError> {
         let mut space = self.change();
         if let Some(lock) = current {
-            let more = space.sums.total - space.sums.locked;
+            let stays = |entry: &&MapEntry| entry.stays && !entry.is_locked();
+            let staying: usize = space.iter().filter(stays).map(MapEntry::pages).sum();
+            let more = space.sums.total - space.sums.locked - staying;
             if lock != Lock::None && space.check_locked(more).is_err() {
                 return Err(MapError::NoMemory);
             }
             let everything = VirtRange::new(VirtAddr(0), space.layout.end);
-            self.set_lock(&mut space, everything, lock);
+            self.set_lock(&mut space, everything, lock, |entry| {
+                lock == Lock::None || !entry.stays
+            });
             space.join_around(everything);
         }
         space.lock_future = future;
@@ -104,13 +108,20 @@ impl Map {
         None
     }
 
-    /// Sets the lock of the entries that lie in `range`.
-    fn set_lock(&self, space: &mut Space, range: VirtRange, lock: Lock) {
+    /// Sets the lock of those entries that lie in `range` and for which `fits` holds.
+    fn set_lock(
+        &self,
+        space: &mut Space,
+        range: VirtRange,
+        lock: Lock,
+        fits: impl Fn(&MapEntry) -> bool,
+    ) {
         let mut at = range.start;
         while let Some(entry) = space.at_or_above(at)
             && entry.range.start < range.end
         {
-            let (part, changes) = (entry.range, entry.lock != lock && !entry.is_kernels());
+            let part = entry.range;
+            let changes = entry.lock != lock && !entry.is_kernels() && fits(entry);
             at = part.end;
             if changes {
                 space.replace(part.start, |entry| entry.lock = lock);

@@ -88,9 +88,9 @@ impl Map {
     /// # Errors
     /// [`MapError::NotMapped`] if part of the range is not mapped; [`MapError::Invalid`] for an
     /// empty or unaligned range, for a place that overlaps it, and for sharing a stack that grows;
-    /// [`MapError::Unsupported`] for pages of the kernel and mappings that stay; for the place, and for limits of the
-    /// receiver, as [`map`](Map::map). Neither side has changed then, except that entries may have
-    /// been split.
+    /// [`MapError::Unsupported`] for pages of the kernel and mappings that stay; for the place, and
+    /// for limits of the receiver, as [`map`](Map::map). Neither side has changed then, except that
+    /// entries may have been split.
     pub fn pass_entries(
         &self,
         range: VirtRange,

@@ -35,6 +35,7 @@ mod request {
     pub const FREE: u32 = number(0x15);
     pub const NOTICES: u32 = number(0x16);
     pub const SECURE: u32 = number(0x17);
+    pub const CALL: u32 = number(0x18);
     pub const LEAVE: u32 = number(0x19);
 }
 

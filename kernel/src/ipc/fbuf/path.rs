@@ -8,7 +8,7 @@ use fs::{File, OpenFlags, Ready};
 use nucleus::{VirtAddr, VirtRange, addr::USER_END, task::Watch, try_vec, user};
 
 use super::{Words, domain, exchange, request, words};
-use crate::process::signal;
+use crate::process::{signal, thread};
 
 /// Pairs of addresses that one call gives at most.
 const MOST_PAIRS: usize = 1024;
@@ -57,8 +57,30 @@ impl PathFile {
         Ok(words([id, notices as u64]))
     }
 
-    fn receive(&self, domain: &Arc<Domain>, flags: OpenFlags) -> Result<Words> {
-        let wait = !flags.has(O_NONBLOCK);
+    /// Sends on this path, and waits for the next message on another one, by which the receiver
+    /// answers. The caller sleeps as soon as it has woken the receiver: one switch.
+    ///
+    /// # Errors
+    /// Those of sending, then those of receiving; `EINTR` for a signal once the request is sent.
+    fn call(&self, domain: &Arc<Domain>, flags: OpenFlags, words: Words) -> Result<Words> {
+        let [to, root, answers, ..] = words;
+        let fd = i32::try_from(answers).map_err(|_| Errno::EBADF)?;
+        let own = thread::current_shared().ok_or(Errno::EBADF)?;
+        let open = own.files.get(fd)?;
+        let answers = open.downcast::<PathFile>().ok_or(Errno::EINVAL)?;
+        if !matches!(answers.path.role(domain), Role::Receiver(_)) {
+            return Err(Errno::EPERM);
+        }
+        let [id, ..] = self.send(domain, flags, to, root)?;
+        let mut words = answers.receive(domain, true).map_err(|error| match error {
+            signal::ERESTARTSYS => Errno::EINTR,
+            error => error,
+        })?;
+        words[5] = id;
+        Ok(words)
+    }
+
+    fn receive(&self, domain: &Arc<Domain>, wait: bool) -> Result<Words> {
         let queue = self.path.queue(self.path.role(domain));
         let attempt = || self.path.receive(domain).transpose();
         let it = signal::take_or_wait(queue, wait, attempt)??;
@@ -96,18 +118,20 @@ impl File for PathFile {
     fn control(&self, flags: OpenFlags, command: u32, argument: VirtAddr) -> Result<usize> {
         let domain = domain().ok_or(Errno::EPERM)?;
         let domain = &domain;
-        exchange(argument, |[first, second, ..]| match command {
+        let wait = !flags.has(O_NONBLOCK);
+        exchange(argument, |words_in @ [first, second, ..]| match command {
             request::ATTACH => self.attach(domain),
             request::GROW => self.grow(domain, first),
             request::SHRINK => self.path.shrink(domain, first).map(|()| words([])),
             request::SEND => self.send(domain, flags, first, second),
-            request::RECEIVE => self.receive(domain, flags),
+            request::RECEIVE => self.receive(domain, wait),
             request::FREE => self.path.free(domain, first).map(|()| words([])),
             request::NOTICES => self.notices(domain, first, second),
             request::SECURE => {
                 let secured = self.path.secure(domain, addresses(first, second)?);
                 secured.map(|()| words([]))
             }
+            request::CALL => self.call(domain, flags, words_in),
             request::LEAVE => {
                 self.path.leave(domain);
                 Ok(words([]))

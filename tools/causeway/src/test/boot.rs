@@ -135,6 +135,9 @@ impl Bench {
                 ("tests", "random-calls"),
                 ("tests", "attacks"),
                 ("tests", "exchange"),
+                ("tests", "fbuf-echo"),
+                ("tests", "fbuf-fan-out"),
+                ("tests", "fbuf-pipeline"),
                 ("bin", "bench"),
             ] {
                 root.host_file(Path::new(place).join(name), &self.program(name), 0o755)?;

@@ -25,27 +25,37 @@ use crate::project;
 pub fn run(report: &mut Report) -> Result<()> {
     let home = project::home()?;
     if report.wants("host: tests of the workspace") {
-        let output = project::cargo_at_low_priority(&home)
-            // All of them: a failure of one crate says nothing of the next.
-            .args(["test", "--workspace", "--quiet", "--no-fail-fast"])
-            .stdin(Stdio::null())
-            .stderr(Stdio::inherit())
-            .output()
-            .context("cannot run cargo")?;
-        let text = text(&output.stdout);
-        let [passed, failed] = counts(&text);
-        println!("{passed} of {} host tests passed", passed + failed);
-        report.passed(passed);
-        if !output.status.success() {
-            println!("{text}");
-            report.note(
-                "host tests",
-                Err(anyhow!("{failed} failed, {}", output.status)),
-            );
-        }
+        tests(report, &home, &["--workspace"])?;
+    }
+    // By memfds, on the host's own Linux.
+    if cfg!(target_os = "linux") && report.wants("host: tests of libfbuf") {
+        tests(report, &home.join("user"), &["--package", "libfbuf"])?;
     }
     if report.wants("host: format and lints") {
         lints(report, &home);
+    }
+    Ok(())
+}
+
+/// Runs the tests of packages of a workspace.
+fn tests(report: &mut Report, workspace: &Path, packages: &[&str]) -> Result<()> {
+    let output = project::cargo_at_low_priority(workspace)
+        .arg("test")
+        .args(packages)
+        // All of them: a failure of one crate says nothing of the next.
+        .args(["--quiet", "--no-fail-fast"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot run cargo")?;
+    let text = text(&output.stdout);
+    let [passed, failed] = counts(&text);
+    println!("{passed} of {} host tests passed", passed + failed);
+    report.passed(passed);
+    if !output.status.success() {
+        println!("{text}");
+        let why = anyhow!("{failed} failed, {}", output.status);
+        report.note("host tests", Err(why));
     }
     Ok(())
 }

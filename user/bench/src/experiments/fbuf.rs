@@ -10,7 +10,7 @@ use libfbuf::{Backend, Mode};
 use crate::movement::flow::{Shape, Stream};
 use crate::movement::{Line, PAGE, size_name};
 use crate::{Bench, Experiment, Failure};
-use crossing::{Lent, ThroughKernel, ThroughRing};
+use crossing::{Calls, Lent, ThroughKernel, ThroughRing};
 
 /// The experiment; its help describes it.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -39,7 +39,8 @@ One crossing, each message answered, for 4, 16, 64, 256 KiB and 1 MiB (SIZE); Mi
 
 The same as a time, for 64 B, 4 KiB, 64 KiB and 1 MiB, the answer by the same way; ns. With -2cpu
 the other program runs on another CPU:
-  fbuf/latency-ring-SIZE, ...-memfd-SIZE, ...-pipe-SIZE, ...-socket-SIZE",
+  fbuf/latency-ring-SIZE, ...-call-SIZE (through the kernel), ...-memfd-SIZE, ...-pipe-SIZE,
+  ...-socket-SIZE",
     run,
 };
 
@@ -68,6 +69,8 @@ const LATENCIES: [usize; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
 enum Way {
     /// A message through the kernel.
     Kernel(Mode),
+    /// The same, whose answer comes by the same system call.
+    Call,
     Ring(Backend),
     /// Pages that are lent.
     Lent,
@@ -95,8 +98,9 @@ const WAYS: [(&str, Way); 9] = [
 ];
 
 /// Ways whose latency is measured.
-const RINGS: [(&str, Way); 4] = [
+const RINGS: [(&str, Way); 5] = [
     ("ring", Way::Ring(Backend::Device)),
+    ("call", Way::Call),
     ("memfd", Way::Ring(Backend::Memfd)),
     ("pipe", Way::Line(Line::Pipe)),
     ("socket", Way::Line(Line::Unix(libc::SOCK_STREAM))),
@@ -118,6 +122,7 @@ impl Way {
     fn start(self, size: usize, cpu: usize) -> Result<Box<dyn Crossing>, Failure> {
         Ok(match self {
             Way::Kernel(mode) => Box::new(ThroughKernel::start(mode, size)?),
+            Way::Call => Box::new(Calls::start(size, cpu)?),
             Way::Ring(backend) => Box::new(ThroughRing::start(backend, size, cpu)?),
             Way::Lent => Box::new(Lent::start(size)?),
             Way::Line(line) => {

@@ -1,12 +1,10 @@
 //! A peer that breaks every rule: its process writes what it likes into its own fbufs.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use libfbuf::{
-    Backend, CHUNK, Channel, Contents, Domain, Fbuf, Mode, PAGE, Path, REGION_SIZE, REGION_START,
-};
+use libfbuf::{Backend, Channel, Contents, Fbuf, Mode, PAGE, Path, REGION_SIZE, REGION_START};
 
 use super::{Draws, error_of, fork, start, wait};
 
@@ -87,7 +85,7 @@ fn received_as(backend: Backend, nodes: &[[u64; 4]]) -> (i32, u64) {
         );
         // Until the other end is closed.
         let mut socket = &there;
-        let _ = std::io::Read::read_to_end(&mut socket, &mut Vec::new());
+        let _ = socket.read_to_end(&mut Vec::new());
     });
     let (here, there) = ends.take().expect("ends");
     drop(there);
@@ -217,7 +215,7 @@ pub fn rings(backend: Backend) {
             there.set_nonblocking(true).expect("a socket");
             // Until the other end is closed.
             let mut byte = [0; 1];
-            while !matches!(std::io::Read::read(&mut &there, &mut byte), Ok(0)) {
+            while !matches!((&there).read(&mut byte), Ok(0)) {
                 for _ in 0..200 {
                     let word = match draws.below(3) {
                         0 => draws.below(RING / 8),
@@ -292,6 +290,30 @@ pub fn offers(backend: Backend) {
     let (here, there) = UnixStream::pair().expect("sockets");
     drop(there);
     assert!(Channel::connect(&domain, &path, here.into()).is_err());
-    assert_eq!(CHUNK % PAGE, 0);
-    let _ = Domain::enter(backend).expect("the region");
+}
+
+/// A ring where there is no chunk: nobody can sleep there, and nothing comes.
+pub fn no_ring(backend: Backend) {
+    let (here, there) = UnixStream::pair().expect("sockets");
+    let mut ends = Some((here, there));
+    let child = fork(|| {
+        let (here, there) = ends.take().expect("ends");
+        drop(here);
+        let (_domain, path) = start(backend);
+        let end = (REGION_START + REGION_SIZE - RING) as u64;
+        offer(&there, [magic(), end, SLOTS as u64], &path);
+        // The other's offer, and then its doorbell.
+        let mut bytes = [0; 25];
+        (&there).read_exact(&mut bytes).expect("an offer");
+    });
+    let (here, there) = ends.take().expect("ends");
+    drop(there);
+    let doorbell = here.try_clone().expect("a descriptor");
+    let (domain, path) = start(backend);
+    let mut channel = Channel::connect(&domain, &path, here.into()).expect("a channel");
+    channel.send(&path.copy(b"text").unwrap()).expect("a send");
+    assert_eq!(error_of(channel.try_receive()), libc::EAGAIN);
+    (&doorbell).write_all(b"d").expect("a byte");
+    assert_eq!(error_of(channel.receive()), libc::ECONNRESET);
+    wait(child);
 }

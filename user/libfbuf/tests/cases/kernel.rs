@@ -252,7 +252,7 @@ pub fn receiver_killed(backend: Backend) {
         let (_domain, path) = originate(backend, mode, 1);
         let (child, mut line) = receiver(backend, &path, |_, member, mut line| {
             let _message = member.receive().expect("a message").expect("no end");
-            line.write_all(b"r").expect("a byte");
+            line.read_exact(&mut [0]).expect("a byte");
             // SAFETY: ends this process.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         });
@@ -262,7 +262,7 @@ pub fn receiver_killed(backend: Backend) {
             let message = Aggregate::new(fbuf, CHUNK / 4).expect("a node");
             path.send(0, &message).expect("a send");
         }
-        line.read_exact(&mut [0]).expect("a byte");
+        line.write_all(b"g").expect("a byte");
         assert_eq!(status_of(child), libc::SIGKILL);
         path.collect().expect("notices");
         let mut all = path.allocate(CHUNK / 2).expect("the memory of both");
@@ -295,4 +295,62 @@ pub fn originator_ends(backend: Backend) {
     assert_eq!(one.contents().to_vec(MOST).expect("bytes"), b"one");
     drop(one);
     assert_eq!(two.contents().to_vec(MOST).expect("bytes"), b"two");
+}
+
+/// Requests and answers, each by one system call.
+pub fn called(backend: Backend) {
+    for mode in MODES {
+        let (domain, path) = originate(backend, mode, 1);
+        let (child, line) = receiver(backend, &path, |domain, member, line| {
+            let own = Path::new(&domain, mode, 1).expect("a path");
+            libfbuf::send_path(line.as_fd(), &own).expect("a descriptor");
+            (&line).read_exact(&mut [0]).expect("a byte");
+            while let Some(request) = member.receive().expect("a message") {
+                let bytes = request.contents().to_vec(MOST).expect("bytes");
+                drop(request);
+                own.send(0, &own.copy(&bytes).expect("memory"))
+                    .expect("a send");
+            }
+        });
+        let fd = libfbuf::receive_path(line.as_fd()).expect("a descriptor");
+        let answers = Member::attach(&domain, fd).expect("a membership");
+        (&line).write_all(b"g").expect("a byte");
+        let mut draws = Draws(4);
+        for _ in 0..200 {
+            let len = draws.below(20_000);
+            let bytes = draws.bytes(len);
+            let request = path.copy(&bytes).expect("memory");
+            let answer = path.call(0, &request, &answers).expect("an answer");
+            let answer = answer.expect("no end").contents().to_vec(MOST);
+            assert_eq!(answer.expect("bytes"), bytes, "{mode:?}");
+        }
+        drop(path);
+        wait(child);
+    }
+}
+
+/// Memory of free fbufs goes back, whatever was sent in them.
+pub fn trimmed(backend: Backend) {
+    for mode in MODES {
+        let (_domain, path) = originate(backend, mode, 1);
+        let (child, line) = receiver(backend, &path, |_, member, line| {
+            while let Some(message) = member.receive().expect("a message") {
+                drop(message);
+                (&line).write_all(b"f").expect("a byte");
+            }
+        });
+        let kept = path.copy(b"kept").expect("memory");
+        let mut fbuf = path.allocate(8 * PAGE).expect("memory");
+        fbuf.fill(1);
+        path.send(0, &Aggregate::new(fbuf, 8 * PAGE).expect("a node"))
+            .expect("a send");
+        (&line).read_exact(&mut [0]).expect("a byte");
+        path.collect().expect("notices");
+        path.trim();
+        let fbuf = path.allocate(8 * PAGE).expect("memory");
+        assert!(fbuf.iter().all(|it| *it == 0), "{mode:?}");
+        assert_eq!(kept.to_vec(4).expect("bytes"), b"kept");
+        drop((path, fbuf, kept));
+        wait(child);
+    }
 }

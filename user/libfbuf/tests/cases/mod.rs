@@ -42,6 +42,7 @@ pub const ALL: &[Case] = &[
     ("libfbuf: hostile random graphs", hostile::random_graphs),
     ("libfbuf: hostile random rings", hostile::rings),
     ("libfbuf: hostile offers", hostile::offers),
+    ("libfbuf: a ring where there is no chunk", hostile::no_ring),
 ];
 
 /// Messages through the kernel, by the device only.
@@ -52,6 +53,8 @@ pub const KERNEL: &[Case] = &[
     ("libfbuf: a message sent on", kernel::sent_on),
     ("libfbuf: a message sent twice", kernel::sent_twice),
     ("libfbuf: a receiver is killed", kernel::receiver_killed),
+    ("libfbuf: memory of free fbufs", kernel::trimmed),
+    ("libfbuf: calls through the kernel", kernel::called),
     ("libfbuf: the originator ends", kernel::originator_ends),
 ];
 

@@ -17,6 +17,8 @@ pub const TESTS: &[Test] = &[
     ("fbufs: secured pages are not written", secured),
     ("fbufs: bytes in queues do not change", bytes_stay),
     ("fbufs: the default mode", default_mode),
+    ("fbufs: calls with an answer", calls),
+    ("fbufs: contents are dropped", dropped),
 ];
 
 /// A line between two processes, each message one byte.
@@ -127,12 +129,13 @@ fn each_mode() -> Outcome {
     Ok(())
 }
 
-/// Of the whole machine.
-const COSTS: [&str; 6] = [
+/// Costs of fbufs, then those of the whole machine, where other tasks may have some.
+const COSTS: [&str; 7] = [
     "fbuf_grants",
     "fbuf_revocations",
     "fbuf_secured",
     "tlb_local_page",
+    "tlb_local_full",
     "tlb_remote",
     "page_tables_allocated",
 ];
@@ -140,6 +143,9 @@ const COSTS: [&str; 6] = [
 fn costs() -> Result<Vec<u64>> {
     COSTS.into_iter().map(counter).collect()
 }
+
+/// Transfers in a row.
+const TRANSFERS: u64 = 200;
 
 fn own_faults() -> Result<i64> {
     // SAFETY: plain numbers.
@@ -156,7 +162,7 @@ fn costs_nothing() -> Outcome {
         let mut faults = 0;
         for value in 1..=3u8 {
             let before = own_faults()?;
-            for _ in 0..50 {
+            for _ in 0..TRANSFERS {
                 let message = path.receive()?;
                 check_leaf(message.root, LEN, value)?;
                 path.free(message.id)?;
@@ -169,7 +175,7 @@ fn costs_nothing() -> Outcome {
     })?;
     let rounds = |value: u8| -> Result<i64> {
         let faults = own_faults()?;
-        for _ in 0..50 {
+        for _ in 0..TRANSFERS {
             prepare(chunk, value);
             path.send(chunk)?;
             receiver.line.hear()?;
@@ -183,7 +189,11 @@ fn costs_nothing() -> Outcome {
     let faults = rounds(3)?;
     let after = costs()?;
     receiver.end()?;
-    equal!((after, faults), (before, 0), COSTS);
+    equal!(faults, 0);
+    equal!(after[..3], before[..3]);
+    // Far from one for each transfer.
+    let is_little = |(after, before): (&u64, &u64)| after - before < TRANSFERS / 10;
+    ensure!(after.iter().zip(&before).all(is_little), after, before);
     Ok(())
 }
 
@@ -550,6 +560,103 @@ fn default_mode() -> Outcome {
             .and_then(|line| line.strip_prefix("mode "));
         fs::write("/proc/causeway/fbuf", first.ok_or("no mode")?)?;
         attached?;
+    }
+    Ok(())
+}
+
+/// A request and its answer in one call each, an end of the server, and a signal.
+fn calls() -> Outcome {
+    for mode in ALL_MODES {
+        let there = Path::new(mode)?;
+        let chunk = there.grow(1)?;
+        let (front, back) = socket_pair(SOCK_STREAM)?.into();
+        let (ours, theirs) = Line::pair()?;
+        let server = spawn(|| {
+            there.join()?;
+            let answers = Path::new(mode)?;
+            let node = answers.grow(1)?;
+            send_path(&front, &answers)?;
+            theirs.hear()?;
+            for round in 1..=50u8 {
+                let request = there.receive()?;
+                check_leaf(request.root, LEN, round)?;
+                there.free(request.id)?;
+                prepare(node, round + 100);
+                answers.send(node)?;
+                equal!(there.notices(), Err(EPERM));
+                // Of this round as well, if the caller has freed it already.
+                ensure!(answers.notices()?.len() <= 1);
+            }
+            // One that it does not answer.
+            there.receive()?;
+            theirs.tell()?;
+            sleep_forever()
+        })?;
+        let answers = take_path(&back)?;
+        equal!(answers.attach()?[3], 1);
+        equal!(there.call(chunk, &there), Err(EPERM));
+        ours.tell()?;
+        for round in 1..=50u8 {
+            prepare(chunk, round);
+            let answer = there.call(chunk, &answers)?;
+            equal!(answer.bytes, LEN as u64);
+            // The request is free again.
+            equal!(answer.notices, 4);
+            equal!(there.notices()?, [pages_of(chunk)]);
+            check_leaf(answer.root, LEN, round + 100)?;
+            answers.free(answer.id)?;
+        }
+        prepare(chunk, 1);
+        if mode % 2 == 0 {
+            extern "C" fn nothing(_: c_int, _: *mut siginfo_t, _: *mut c_void) {}
+            handle(SIGUSR1, nothing, SA_RESTART)?;
+            let own = call!(getpid());
+            let other = spawn(|| {
+                ours.hear()?;
+                await_sleep(own)?;
+                call!(kill(own, SIGUSR1));
+                Ok(())
+            })?;
+            equal!(there.call(chunk, &answers), Err(EINTR));
+            wait_ok(other)?;
+            kill_child(server)?;
+        } else {
+            let killer = spawn(|| {
+                ours.hear()?;
+                call!(kill(server, SIGKILL));
+                Ok(())
+            })?;
+            equal!(there.call(chunk, &answers), Err(EPIPE));
+            wait_ok(killer)?;
+            wait(server)?;
+        }
+    }
+    Ok(())
+}
+
+/// The originator drops the contents of memory that it does not use: nothing of it is left, for
+/// receivers as well.
+fn dropped() -> Outcome {
+    for mode in ALL_MODES {
+        let path = Path::new(mode)?;
+        let chunk = path.grow(1)?;
+        let memory = || field("/proc/causeway/fbuf", "pages");
+        let before = (memory()?, counter("fbuf_pages_dropped")?);
+        fill(chunk, CHUNK, 7);
+        equal!(memory()?, before.0 + 512);
+        call!(madvise(chunk.cast(), CHUNK, MADV_REMOVE));
+        let after = (memory()?, counter("fbuf_pages_dropped")?);
+        equal!(after, (before.0, before.1 + 512), mode);
+        ensure!(is_filled(chunk, PAGE, 0));
+        set_leaf(chunk, chunk.wrapping_add(PAGE), LEN);
+        let receiver = Receiver::start(&path, |path, _| {
+            let message = path.receive()?;
+            check_leaf(message.root, LEN, 0)?;
+            path.free(message.id)?;
+            Ok(())
+        })?;
+        path.send(chunk)?;
+        receiver.end()?;
     }
     Ok(())
 }

@@ -12,6 +12,7 @@ const RECEIVE: u32 = 0x14;
 const FREE: u32 = 0x15;
 const NOTICES: u32 = 0x16;
 const SECURE: u32 = 0x17;
+const CALL: u32 = 0x18;
 const LEAVE: u32 = 0x19;
 
 /// Modes of paths.
@@ -131,6 +132,20 @@ impl Path {
 
     pub fn secure(&self, start: usize, len: usize) -> Answer<()> {
         request(self, SECURE, &[start as u64, len as u64]).map(drop)
+    }
+
+    /// Sends to the first receiver and waits for its answer on another path.
+    pub fn call(&self, root: *const u8, answers: &Path) -> Answer<Message> {
+        let words = [1, root as u64, answers.as_raw_fd() as u64];
+        let (_, [root, id, sender, bytes, notices, ..]) = request(self, CALL, &words)?;
+        let root = root as usize;
+        Ok(Message {
+            root,
+            id,
+            sender,
+            bytes,
+            notices,
+        })
     }
 
     pub fn leave(&self) -> Answer<()> {

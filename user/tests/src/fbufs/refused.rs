@@ -81,6 +81,7 @@ fn empty_region() -> Outcome {
         let receiver = Receiver::start(&path, |path, line| {
             let is_cached = mode & UNCACHED == 0;
             ensure!(is_empty(chunk as usize) != is_cached, "{mode}");
+            line.tell()?;
             let message = path.receive()?;
             check_leaf(message.root, LEN, 7)?;
             // The message reaches no more.
@@ -89,6 +90,7 @@ fn empty_region() -> Outcome {
             ensure!(is_empty(chunk as usize) != is_cached, "{mode}");
             line.tell()
         })?;
+        receiver.line.hear()?;
         path.send(chunk)?;
         receiver.line.hear()?;
         receiver.end()?;
@@ -414,6 +416,11 @@ fn memory_calls() -> Outcome {
         unmap(elsewhere, CHUNK)?;
         call!(mlock(page, PAGE));
         call!(munlock(page, PAGE));
+        // The region is not meant by all memory.
+        call!(mlockall(MCL_CURRENT | MCL_FUTURE));
+        let other = path.grow(1)?;
+        call!(munlockall());
+        path.shrink(other)?;
         call!(madvise(page, PAGE, MADV_DONTNEED));
         let receiver = Receiver::start(&path, |path, line| {
             let message = path.receive()?;

@@ -33,11 +33,10 @@ fn message(path: &Path, size: usize, number: u64) -> io::Result<Aggregate> {
 
 /// Reads the stamp of each page.
 fn check<'a>(fragments: impl Iterator<Item = Fragment<'a>>, number: u64) -> io::Result<()> {
-    let mut found = [0; 8];
     for fragment in fragments {
         for at in (0..fragment.len()).step_by(PAGE) {
-            fragment.part(at, found.len()).copy_to(&mut found);
-            if found != number.to_le_bytes() {
+            let found = fragment.word(at).map(u64::from_le);
+            if found != Some(number) {
                 return Err(wrong(format!("message {number} has {found:x?} at {at}")));
             }
         }
@@ -99,6 +98,74 @@ impl Crossing for ThroughKernel {
                 path.send(0, &message(path, self.size, *number)?)?;
                 *number += 1;
                 read_whole(answers, &mut [0])?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Calls through the kernel: a message and its answer by one system call of the caller.
+pub(super) struct Calls {
+    path: Path,
+    answers: Member,
+    peer: Peer,
+    size: usize,
+    number: u64,
+}
+
+impl Calls {
+    pub(super) fn start(size: usize, cpu: usize) -> Result<Self, Failure> {
+        let domain = enter(Backend::Device)?;
+        let path = Path::new(&domain, Mode::CACHED_VOLATILE, 0)?;
+        let fd = path.as_fd().try_clone_to_owned()?;
+        let (here, there) = UnixStream::pair()?;
+        let (mut side, mut number) = (None, 0);
+        let mut peer = Peer::start(cpu, move |order| {
+            if order.act == ATTACH {
+                let domain = Domain::enter(Backend::Device)?;
+                let member = Member::attach(&domain, fd.try_clone()?)?;
+                let path = Path::new(&domain, Mode::CACHED_VOLATILE, 0)?;
+                libfbuf::send_path(there.as_fd(), &path)?;
+                // Immutable: it is sent again and again.
+                side = Some((path.copy(&[0])?, path, member));
+            }
+            let Some((answer, path, member)) = &side else {
+                return Ok(());
+            };
+            for _ in 0..order.count {
+                let message = member.receive()?.ok_or(io::ErrorKind::UnexpectedEof)?;
+                check(message.contents().fragments(), number)?;
+                drop(message);
+                number += 1;
+                path.send(0, answer)?;
+            }
+            Ok(())
+        })?;
+        let mut answers = None;
+        peer.with(ATTACH, 0, || {
+            answers = Some(libfbuf::receive_path(here.as_fd())?);
+            Ok(())
+        })?;
+        let answers = Member::attach(&domain, answers.ok_or("no path")?)?;
+        Ok(Self {
+            path,
+            answers,
+            peer,
+            size,
+            number: 0,
+        })
+    }
+}
+
+impl Crossing for Calls {
+    fn send(&mut self, count: u64) -> Result<(), Failure> {
+        let (path, answers, number) = (&self.path, &self.answers, &mut self.number);
+        self.peer.with(RECEIVE, count, || {
+            for _ in 0..count {
+                let message = message(path, self.size, *number)?;
+                *number += 1;
+                let answer = path.call(0, &message, answers)?;
+                answer.ok_or(io::ErrorKind::UnexpectedEof)?;
             }
             Ok(())
         })
