@@ -11,11 +11,11 @@ use std::path::{Path as FilePath, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use libfbuf::{
-    Aggregate, Channel, Contents, Domain, Fragment, Member, Mode, Path, Received,
-    receive_descriptor,
+    Aggregate, Contents, Domain, Fragment, Member, Mode, Path, Received, receive_descriptor,
 };
 
 use crate::error;
+use crate::line::Line;
 use crate::protocol::{HEADER, HELLO, Header, NO_CHECKSUM, NO_VERIFY, Op, SOCKET};
 
 /// How a socket is made.
@@ -25,6 +25,8 @@ pub struct Options {
     pub server: PathBuf,
     /// Chunks of 2 MiB of the path from here to the server; 0: the default, 32.
     pub chunks: usize,
+    /// The mode of the path from here to the server, and of that from the server to here.
+    pub mode: Mode,
     /// Whether datagrams have checksums, for which the server reads their bodies.
     pub has_checksum: bool,
     /// Whether the checksums of datagrams that come are looked at.
@@ -36,6 +38,7 @@ impl Default for Options {
         Options {
             server: SOCKET.into(),
             chunks: 0,
+            mode: Mode::CACHED_VOLATILE,
             has_checksum: true,
             is_verified: true,
         }
@@ -55,15 +58,15 @@ pub struct UdpSocket {
     domain: Domain,
     options: Options,
     path: Path,
-    line: Option<Line>,
+    connection: Option<Connection>,
     local: SocketAddrV4,
     peer: Option<SocketAddrV4>,
 }
 
 /// A connection to a server.
-struct Line {
+struct Connection {
     domain: Domain,
-    channel: Channel,
+    line: Line,
     /// Brings paths of other clients.
     descriptors: UnixStream,
     shares: HashMap<u64, Share>,
@@ -96,12 +99,12 @@ impl UdpSocket {
     /// `ENOENT` or `ECONNREFUSED` without a server, `EADDRINUSE` for a port that is bound; those of
     /// paths.
     pub fn bind(domain: &Domain, port: u16, options: Options) -> io::Result<UdpSocket> {
-        let path = Path::new(domain, Mode::CACHED_VOLATILE, options.chunks)?;
+        let path = Path::new(domain, options.mode, options.chunks)?;
         let mut socket = UdpSocket {
             domain: domain.clone(),
             options,
             path,
-            line: None,
+            connection: None,
             local: SocketAddrV4::new([0; 4].into(), port),
             peer: None,
         };
@@ -114,20 +117,20 @@ impl UdpSocket {
     /// # Errors
     /// Those of [`bind`](UdpSocket::bind): while there is no server, try again.
     pub fn reconnect(&mut self) -> io::Result<()> {
-        self.line = None;
-        let mut line = Line::open(&self.domain, &self.path, &self.options.server)?;
+        self.connection = None;
+        let mut connection = Connection::open(&self.domain, &self.path, &self.options.server)?;
         let mut header = Header::new(Op::Bind, self.local.port(), self.local);
         if !self.options.is_verified {
             header.flags |= NO_VERIFY;
         }
-        self.local = line.ask(&self.path, header)?;
+        self.local = connection.ask(&self.path, header)?;
         if let Some(peer) = self.peer {
-            line.ask(
+            connection.ask(
                 &self.path,
                 Header::new(Op::Connect, self.local.port(), peer),
             )?;
         }
-        self.line = Some(line);
+        self.connection = Some(connection);
         Ok(())
     }
 
@@ -138,7 +141,7 @@ impl UdpSocket {
     pub fn connect(&mut self, peer: SocketAddrV4) -> io::Result<()> {
         let header = Header::new(Op::Connect, self.local.port(), peer);
         let path = self.path.clone();
-        self.line()?.ask(&path, header)?;
+        self.connection()?.ask(&path, header)?;
         self.peer = Some(peer);
         Ok(())
     }
@@ -164,7 +167,7 @@ impl UdpSocket {
             header.flags |= NO_CHECKSUM;
         }
         let message = self.path.copy(&header.emit())?.join(body)?;
-        self.line()?.channel.send(&message)
+        self.connection()?.line.send(&message)
     }
 
     /// Sends a datagram to the destination of [`connect`](UdpSocket::connect).
@@ -182,13 +185,12 @@ impl UdpSocket {
     /// Those of a server that is gone.
     pub fn receive(&mut self) -> io::Result<Incoming> {
         loop {
-            let line = self.line()?;
-            if let Some(datagram) = line.waiting.pop_front() {
+            let connection = self.connection()?;
+            if let Some(datagram) = connection.waiting.pop_front() {
                 return Ok(datagram);
             }
-            let message = line.channel.receive()?;
-            let message = message.ok_or_else(|| error(libc::ECONNRESET))?;
-            line.take(message)?;
+            let message = connection.line.receive()?;
+            connection.take(message)?;
         }
     }
 
@@ -198,13 +200,12 @@ impl UdpSocket {
     /// Those of [`receive`](UdpSocket::receive), and `EAGAIN`.
     pub fn try_receive(&mut self) -> io::Result<Incoming> {
         loop {
-            let line = self.line()?;
-            if let Some(datagram) = line.waiting.pop_front() {
+            let connection = self.connection()?;
+            if let Some(datagram) = connection.waiting.pop_front() {
                 return Ok(datagram);
             }
-            let message = line.channel.try_receive()?;
-            let message = message.ok_or_else(|| error(libc::ECONNRESET))?;
-            line.take(message)?;
+            let message = connection.line.try_receive()?;
+            connection.take(message)?;
         }
     }
 
@@ -214,9 +215,9 @@ impl UdpSocket {
     /// # Errors
     /// Those of a server that is gone.
     pub fn arm(&mut self) -> io::Result<bool> {
-        let line = self.line()?;
-        line.channel.check()?;
-        Ok(!line.waiting.is_empty() || line.channel.arm())
+        let connection = self.connection()?;
+        connection.line.check()?;
+        Ok(!connection.waiting.is_empty() || connection.line.arm())
     }
 
     /// Returns the descriptor to wait at after [`arm`](UdpSocket::arm); it changes when the socket
@@ -225,26 +226,31 @@ impl UdpSocket {
     /// # Errors
     /// `ENOTCONN` without a server.
     pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
-        let line = self.line.as_ref();
-        Ok(line.ok_or_else(|| error(libc::ENOTCONN))?.channel.as_fd())
+        let connection = self.connection.as_ref();
+        Ok(connection
+            .ok_or_else(|| error(libc::ENOTCONN))?
+            .line
+            .as_fd())
     }
 
-    fn line(&mut self) -> io::Result<&mut Line> {
-        self.line.as_mut().ok_or_else(|| error(libc::ENOTCONN))
+    fn connection(&mut self) -> io::Result<&mut Connection> {
+        self.connection
+            .as_mut()
+            .ok_or_else(|| error(libc::ENOTCONN))
     }
 }
 
-impl Line {
-    fn open(domain: &Domain, path: &Path, server: &FilePath) -> io::Result<Line> {
+impl Connection {
+    fn open(domain: &Domain, path: &Path, server: &FilePath) -> io::Result<Connection> {
         let socket = UnixStream::connect(server)?;
         let mut hello = [0; HELLO.len()];
         let descriptors = receive_descriptor(socket.as_fd(), &mut hello)?;
         if hello != HELLO {
             return Err(error(libc::EPROTO));
         }
-        Ok(Line {
+        Ok(Connection {
             domain: domain.clone(),
-            channel: Channel::connect(domain, path, socket.into())?,
+            line: Line::connect(domain, path, socket)?,
             descriptors: descriptors.into(),
             shares: HashMap::new(),
             waiting: VecDeque::new(),
@@ -260,10 +266,9 @@ impl Line {
             request: number,
             ..header
         };
-        self.channel.send(&path.copy(&header.emit())?)?;
+        self.line.send(&path.copy(&header.emit())?)?;
         loop {
-            let message = self.channel.receive()?;
-            let message = message.ok_or_else(|| error(libc::ECONNRESET))?;
+            let message = self.line.receive()?;
             if let Some(reply) = self.take(message)?
                 && reply.request == number
             {

@@ -13,6 +13,7 @@ mod client;
 mod clients;
 pub mod fragments;
 mod interface;
+mod line;
 mod link;
 mod poll;
 pub mod protocol;

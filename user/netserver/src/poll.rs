@@ -65,6 +65,21 @@ impl AsFd for Poll {
     }
 }
 
+/// Looks at a descriptor; returns which of these events are there, and those of its end.
+pub(crate) fn poll_one(fd: BorrowedFd<'_>, events: libc::c_short) -> io::Result<libc::c_short> {
+    let mut entry = libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events,
+        revents: 0,
+    };
+    // SAFETY: one entry, which lives across the call.
+    match checked(unsafe { libc::poll(&raw mut entry, 1, 0) }) {
+        Err(why) if why.kind() != io::ErrorKind::Interrupted => Err(why),
+        Err(_) => Ok(0),
+        Ok(_) => Ok(entry.revents),
+    }
+}
+
 /// Converts the result of a call that returns -1 for an error.
 pub(crate) fn checked<T: PartialEq + From<i8>>(result: T) -> io::Result<T> {
     match result == T::from(-1) {

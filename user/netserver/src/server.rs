@@ -205,7 +205,7 @@ impl Server {
             .and_then(|it| self.clients.get_mut(&it.client));
         let fbuf = match client {
             Some(client) => match client.has_room(&self.limits, 0) {
-                Ok(true) => client.path.allocate(len),
+                Ok(true) => client.path().and_then(|it| it.allocate(len)),
                 _ => Err(error(libc::ENOBUFS)),
             },
             None => self.stack.path().allocate(len),
@@ -243,12 +243,17 @@ impl Server {
             return;
         }
         let number = self.next_client;
-        let client = Client::greet(&self.domain, &self.limits, number, socket);
-        let client = client.and_then(|it| self.poll.add(it.as_fd(), number).map(|()| it));
+        let client = Client::greet(number, socket);
+        let client = client.and_then(|it| self.watch(&it).map(|()| it));
         if let Ok(client) = client {
             self.next_client += 1;
             self.clients.insert(number, client);
         }
+    }
+
+    fn watch(&self, client: &Client) -> io::Result<()> {
+        let mut all = client.descriptors().into_iter();
+        all.try_for_each(|it| self.poll.add(it, client.number))
     }
 
     /// Serves a client; returns whether it may have more to do.
@@ -260,21 +265,25 @@ impl Server {
             return Ok(false);
         };
         if client.is_new() {
-            client.open(&self.domain)?;
-            if client.is_new() {
-                return Ok(false);
-            }
+            // The connection is watched as a part of the line.
+            client
+                .descriptors()
+                .into_iter()
+                .for_each(|it| self.poll.remove(it));
+            let is_open = client.open(&self.domain, &self.limits)?;
+            let client = self.clients.get(&number);
+            client.map_or(Ok(()), |it| self.watch(it))?;
+            return Ok(is_open);
         }
-        client.channel()?.check()?;
+        client.line()?.check()?;
         for _ in 0..TURN {
             let Some(client) = self.clients.get_mut(&number) else {
                 return Ok(false);
             };
             match client.receive() {
-                Ok(Some(message)) => self.take(number, &message)?,
-                Ok(None) => return Err(error(libc::EPIPE)),
+                Ok(message) => self.take(number, &message)?,
                 Err(why) if why.kind() == io::ErrorKind::WouldBlock => {
-                    return Ok(client.channel()?.arm());
+                    return Ok(client.line()?.arm());
                 }
                 // No aggregate, or too many pieces: it is freed, and the client goes on.
                 Err(why) if is_bad_message(&why) => self.dropped += 1,
@@ -289,7 +298,10 @@ impl Server {
         let Some(client) = self.clients.remove(&number) else {
             return;
         };
-        self.poll.remove(client.as_fd());
+        client
+            .descriptors()
+            .into_iter()
+            .for_each(|it| self.poll.remove(it));
         for port in &client.ports {
             self.ports.remove(port);
         }
@@ -487,16 +499,25 @@ fn give(
     if !client.has_room(limits, datagram.body.len())? {
         return Err(error(libc::ENOBUFS));
     }
-    let body = match sender {
-        Some((sender, may_share)) => match may_share && sender.share_with(client)? {
-            true => {
-                header.share = sender.number;
-                client.path.adopt(&datagram.body)?
-            }
-            false => copied(client, &datagram.body)?,
+    let is_own = sender.is_none();
+    let is_by_kernel = client.line()?.is_by_kernel();
+    let has_body = client.path()?.has(&datagram.body);
+    // A receiver that may read the sender's path for good costs no mapping for each message.
+    let shared = match sender {
+        Some((sender, true)) if !sender.is_uncached() => match sender.share_with(client)? {
+            true => Some(sender.number),
+            false => None,
         },
-        None if is_from_card && !client.path.has(&datagram.body) => copied(client, &datagram.body)?,
-        None => client.path.adopt(&datagram.body)?,
+        _ => None,
+    };
+    let may_read = match is_from_card {
+        true => has_body,
+        false => is_own || is_by_kernel || shared.is_some(),
+    };
+    header.share = shared.unwrap_or(0);
+    let body = match may_read {
+        true => client.path()?.adopt(&datagram.body)?,
+        false => copied(client, &datagram.body)?,
     };
     client.send(&header, Some(&body))
 }
@@ -505,9 +526,9 @@ fn give(
 fn copied(client: &Client, body: &Aggregate) -> io::Result<Aggregate> {
     let len = body.len() as usize;
     if len == 0 {
-        return Ok(client.path.empty());
+        return Ok(client.path()?.empty());
     }
-    let mut fbuf = client.path.allocate(len)?;
+    let mut fbuf = client.path()?.allocate(len)?;
     let copied = body.copy_at(0, &mut fbuf[..len]);
     Aggregate::new(fbuf, copied)
 }
