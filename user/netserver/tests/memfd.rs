@@ -7,10 +7,14 @@ use libfbuf::Backend;
 fn main() {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
     words.retain(|word| !word.starts_with("--"));
+    let mut passed = 0;
     for (name, case) in cases::ALL {
         if words.is_empty() || words.iter().any(|word| name.contains(word.as_str())) {
             cases::wait(cases::fork(|| case(Backend::Memfd)));
             println!("ok {name}");
+            passed += 1;
         }
     }
+    // A case that fails ends this program.
+    println!("test result: ok. {passed} passed; 0 failed");
 }
