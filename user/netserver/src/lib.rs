@@ -5,7 +5,7 @@
 //! - [`Stack`]: UDP, IP and ICMP echo; [`fragments`]: datagrams cut and put together without a copy.
 //! - [`wire`]: headers; [`protocol`]: what clients and the server say to each other.
 //!
-//! The document is `docs/fbuf.md`.
+//! The document is `docs/netserver.md`.
 
 use std::io;
 
@@ -31,3 +31,8 @@ pub use stack::{Config, Counts, Datagram, Stack};
 pub(crate) fn error(number: i32) -> io::Error {
     io::Error::from_raw_os_error(number)
 }
+
+/// The examples of the document.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/netserver.md")]
+struct Document;
