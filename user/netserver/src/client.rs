@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::net::SocketAddrV4;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path as FilePath, PathBuf};
@@ -81,8 +81,20 @@ type Share = Option<Arc<Member>>;
 /// Memberships of this process, which joins a path once: by the server and its client.
 static MEMBERS: Mutex<Vec<(PathId, Weak<Member>)>> = Mutex::new(Vec::new());
 
-/// A path's identity: the file behind its descriptor.
+/// A path's identity: 0 and the kernel's number, or the file of memfds.
 type PathId = (u64, u64);
+
+/// Returns the identity of a path by its descriptor.
+fn identify(file: &File) -> io::Result<PathId> {
+    let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()));
+    let about = about.unwrap_or_default();
+    let number = about.lines().find_map(|it| it.strip_prefix("fbuf-path:"));
+    if let Some(number) = number.and_then(|it| it.trim().parse().ok()) {
+        return Ok((0, number));
+    }
+    let about = file.metadata()?;
+    Ok((about.dev(), about.ino()))
+}
 
 /// A datagram that came. Its drop tells its owner that its fbufs are free.
 pub struct Incoming {
@@ -324,8 +336,7 @@ impl Connection {
 /// Joins a path, once in this process; `None` if it is this process's own.
 fn join(domain: &Domain, path: OwnedFd) -> io::Result<Share> {
     let file = File::from(path);
-    let about = file.metadata()?;
-    let id = (about.dev(), about.ino());
+    let id = identify(&file)?;
     let mut members = MEMBERS.lock().unwrap_or_else(PoisonError::into_inner);
     members.retain(|(_, member)| member.strong_count() > 0);
     let found = members.iter().find(|(other, _)| *other == id);

@@ -89,9 +89,8 @@ impl Client {
     /// Those of a client that does not keep to the protocol.
     pub(crate) fn open(&mut self, domain: &Domain, limits: &Limits) -> io::Result<bool> {
         if let State::New(socket) = &self.state {
-            match poll_one(socket.as_fd(), libc::POLLIN)? & libc::POLLIN {
-                0 => return Ok(false),
-                _ => {}
+            if poll_one(socket.as_fd(), libc::POLLIN)? & libc::POLLIN == 0 {
+                return Ok(false);
             }
         }
         if let State::New(socket) = mem::replace(&mut self.state, State::Closed) {

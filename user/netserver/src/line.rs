@@ -240,9 +240,10 @@ impl Kernel {
     }
 
     fn check(&self) -> io::Result<()> {
-        let gone = libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP;
-        match poll_one(self.socket.as_fd(), libc::POLLRDHUP)? & gone {
+        // Nothing more comes by the socket: bytes would keep the server busy.
+        match poll_one(self.socket.as_fd(), libc::POLLRDHUP | libc::POLLIN)? {
             0 => Ok(()),
+            libc::POLLIN => Err(error(libc::EPROTO)),
             _ => Err(error(libc::ECONNRESET)),
         }
     }

@@ -275,7 +275,6 @@ impl Server {
             client.map_or(Ok(()), |it| self.watch(it))?;
             return Ok(is_open);
         }
-        client.line()?.check()?;
         for _ in 0..TURN {
             let Some(client) = self.clients.get_mut(&number) else {
                 return Ok(false);
@@ -283,6 +282,8 @@ impl Server {
             match client.receive() {
                 Ok(message) => self.take(number, &message)?,
                 Err(why) if why.kind() == io::ErrorKind::WouldBlock => {
+                    // What a client sent before its end counts.
+                    client.line()?.check()?;
                     return Ok(client.line()?.arm());
                 }
                 // No aggregate, or too many pieces: it is freed, and the client goes on.

@@ -138,26 +138,29 @@ impl File for PathFile {
         let domain = domain().ok_or(Errno::EPERM)?;
         let domain = &domain;
         let wait = !flags.has(O_NONBLOCK);
-        exchange(argument, |words_in @ [first, second, third, ..]| match command {
-            request::ATTACH => self.attach(domain),
-            request::GROW => self.grow(domain, first),
-            request::SHRINK => self.path.shrink(domain, first).map(|()| words([])),
-            request::SEND => self.send(domain, flags, first, second),
-            request::RECEIVE => self.receive(domain, wait),
-            request::FREE => self.path.free(domain, first).map(|()| words([])),
-            request::NOTICES => self.notices(domain, first, second),
-            request::RANGES => self.ranges(domain, first, second, third),
-            request::SECURE => {
-                let secured = self.path.secure(domain, addresses(first, second)?);
-                secured.map(|()| words([]))
-            }
-            request::CALL => self.call(domain, flags, words_in),
-            request::LEAVE => {
-                self.path.leave(domain);
-                Ok(words([]))
-            }
-            _ => Err(Errno::ENOTTY),
-        })
+        exchange(
+            argument,
+            |words_in @ [first, second, third, ..]| match command {
+                request::ATTACH => self.attach(domain),
+                request::GROW => self.grow(domain, first),
+                request::SHRINK => self.path.shrink(domain, first).map(|()| words([])),
+                request::SEND => self.send(domain, flags, first, second),
+                request::RECEIVE => self.receive(domain, wait),
+                request::FREE => self.path.free(domain, first).map(|()| words([])),
+                request::NOTICES => self.notices(domain, first, second),
+                request::RANGES => self.ranges(domain, first, second, third),
+                request::SECURE => {
+                    let secured = self.path.secure(domain, addresses(first, second)?);
+                    secured.map(|()| words([]))
+                }
+                request::CALL => self.call(domain, flags, words_in),
+                request::LEAVE => {
+                    self.path.leave(domain);
+                    Ok(words([]))
+                }
+                _ => Err(Errno::ENOTTY),
+            },
+        )
     }
 
     fn describe(&self) -> Vec<u8> {

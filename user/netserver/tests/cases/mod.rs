@@ -6,6 +6,10 @@ mod packets;
 mod serving;
 
 #[path = "../../../libfbuf/tests/cases/processes.rs"]
+#[allow(
+    clippy::duplicate_mod,
+    reason = "the guest's tests have both libraries' cases"
+)]
 mod processes;
 
 use libfbuf::Backend;

@@ -1,8 +1,9 @@
 //! A server with clients, by loopback.
 
 use std::cell::Cell;
-use std::io::{self, Read};
+use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::{env, process};
 
@@ -90,7 +91,7 @@ pub fn bytes_of(contents: &impl Contents) -> Vec<u8> {
 
 /// Forks a child, and waits until it calls what it is given.
 pub fn fork_ready(body: impl FnOnce(&dyn Fn())) -> libc::pid_t {
-    let (mut read, write) = io::pipe().expect("a pipe");
+    let (mut read, write) = UnixStream::pair().expect("sockets");
     let mut write = Some(write);
     let child = fork(|| {
         let write = Cell::new(write.take());
