@@ -14,7 +14,8 @@ use libfbuf::{
 use crate::error;
 use crate::poll::poll_one;
 
-/// The bytes that come with a path's descriptor.
+/// The bytes that come with a path's descriptor; then follows the number by which the other side is
+/// a member of the receiver's path, 0 if it is none yet.
 const PATH: [u8; 8] = *b"netpath1";
 
 /// Most messages of one direction that are not freed: the kernel queues 64, so that a send does not
@@ -30,6 +31,8 @@ pub(crate) enum Line {
 /// Messages through the kernel.
 pub(crate) struct Kernel {
     path: Path,
+    /// The receiver's number; 0: all.
+    to: u64,
     member: Member,
     socket: UnixStream,
     may_block: bool,
@@ -42,10 +45,12 @@ impl Line {
             let channel = Channel::connect(domain, path, socket.into())?;
             return Ok(Line::Ring(Box::new(channel)));
         }
-        send_descriptor(socket.as_fd(), &PATH, path.as_fd())?;
-        let member = Line::attach(domain, &socket)?;
+        offer(&socket, path, 0)?;
+        let (member, to) = attach(domain, &socket)?;
         Ok(Line::Kernel(Kernel {
             path: path.clone(),
+            // Receivers of the datagrams may be members of this path, too.
+            to: Some(to).filter(|to| *to != 0).ok_or_else(wrong)?,
             member,
             socket,
             may_block: true,
@@ -64,25 +69,17 @@ impl Line {
             let channel = Channel::connect(domain, &path, socket.into())?;
             return Ok((Line::Ring(Box::new(channel)), path));
         }
-        let member = Line::attach(domain, &socket)?;
+        let (member, _) = attach(domain, &socket)?;
         let path = Path::new(domain, member.mode(), chunks)?;
-        send_descriptor(socket.as_fd(), &PATH, path.as_fd())?;
+        offer(&socket, &path, member.number())?;
         let kernel = Kernel {
             path: path.clone(),
+            to: 0,
             member,
             socket,
             may_block: false,
         };
         Ok((Line::Kernel(kernel), path))
-    }
-
-    fn attach(domain: &Domain, socket: &UnixStream) -> io::Result<Member> {
-        let mut bytes = [0; PATH.len()];
-        let path = receive_descriptor(socket.as_fd(), &mut bytes)?;
-        match bytes {
-            PATH => Member::attach(domain, path),
-            _ => Err(error(libc::EPROTO)),
-        }
     }
 
     /// Returns the membership in the other's path.
@@ -198,10 +195,29 @@ impl Line {
     }
 }
 
+fn offer(socket: &UnixStream, path: &Path, number: u64) -> io::Result<()> {
+    let bytes = [PATH, number.to_le_bytes()];
+    send_descriptor(socket.as_fd(), bytes.as_flattened(), path.as_fd())
+}
+
+/// Joins the path that the other side offers; returns the number that comes with it, too.
+fn attach(domain: &Domain, socket: &UnixStream) -> io::Result<(Member, u64)> {
+    let mut bytes = [[0; 8]; 2];
+    let path = receive_descriptor(socket.as_fd(), bytes.as_flattened_mut())?;
+    match bytes {
+        [PATH, number] => Ok((Member::attach(domain, path)?, u64::from_le_bytes(number))),
+        _ => Err(wrong()),
+    }
+}
+
+fn wrong() -> io::Error {
+    error(libc::EPROTO)
+}
+
 impl Kernel {
     fn send(&self, message: &Aggregate) -> io::Result<()> {
         match self.may_block {
-            true => self.path.send(0, message).map(drop),
+            true => self.path.send(self.to, message).map(drop),
             false => self.try_send(message),
         }
     }
@@ -214,7 +230,7 @@ impl Kernel {
         if poll_one(self.path.as_fd(), libc::POLLOUT)? & libc::POLLOUT == 0 {
             return Err(error(libc::EAGAIN));
         }
-        self.path.send(0, message).map(drop)
+        self.path.send(self.to, message).map(drop)
     }
 
     fn receive(&self) -> io::Result<Received> {

@@ -131,8 +131,8 @@ fn attack(backend: Backend, served: &Served, round: u8) -> std::io::Result<()> {
             Box::new(move |it| channel.send(it))
         }
         Backend::Device => {
-            send_descriptor(socket.as_fd(), b"netpath1", path.as_fd())?;
-            receive_descriptor(socket.as_fd(), &mut [0; 8])?;
+            send_descriptor(socket.as_fd(), b"netpath1\0\0\0\0\0\0\0\0", path.as_fd())?;
+            receive_descriptor(socket.as_fd(), &mut [0; 16])?;
             let (path, socket) = (path.clone(), socket);
             Box::new(move |it| {
                 let _ = &socket;

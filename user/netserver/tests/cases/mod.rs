@@ -36,6 +36,7 @@ pub const ALL: &[Case] = &[
         "netserver: two clients that are not connected",
         serving::not_connected,
     ),
+    ("netserver: many datagrams", serving::many),
     ("netserver: ports", serving::ports),
     ("netserver: a client that frees nothing", serving::hoarder),
     ("netserver: a client is killed", broken::client_killed),

@@ -176,6 +176,34 @@ pub fn not_connected(backend: Backend) {
     wait(other);
 }
 
+/// More datagrams of a connected sender than any queue holds.
+pub fn many(backend: Backend) {
+    let served = Served::start(backend, Limits::default());
+    let mut sender = served.bind(1);
+    let other = fork_ready(|ready| {
+        let mut receiver = served.bind(3);
+        ready();
+        for round in 0..400u32 {
+            let came = receiver.receive().expect("a datagram");
+            assert_eq!(bytes_of(&came), round.to_le_bytes());
+            let from = came.from();
+            drop(came);
+            receiver
+                .send_to(&receiver.path().empty(), from)
+                .expect("sent");
+        }
+    });
+    sender.connect(address(3)).expect("a peer");
+    for round in 0..400u32 {
+        let body = sender.path().copy(&round.to_le_bytes()).expect("memory");
+        sender.send(&body).expect("sent");
+        assert!(libfbuf::Contents::is_empty(
+            &sender.receive().expect("an answer")
+        ));
+    }
+    wait(other);
+}
+
 /// Ports are bound once, chosen, and freed.
 pub fn ports(backend: Backend) {
     let served = Served::start(backend, Limits::default());
