@@ -351,8 +351,8 @@ impl Path {
         Ok(())
     }
 
-    /// Calls `each` with the ranges of pages that a message of a receiver includes; returns how many
-    /// there are.
+    /// Calls `each` with the ranges of pages that a message of a receiver includes; returns how
+    /// many there are.
     ///
     /// # Errors
     /// Those of [`free`](Path::free).

@@ -1,5 +1,5 @@
-//! `causeway run --netserver`: UDP/IP in the guest by a process that has the card, and serves others
-//! through fbufs.
+//! `causeway run --netserver`: UDP/IP in the guest by a process that has the card, and serves
+//! others through fbufs.
 
 use std::ffi::OsString;
 use std::fs;

@@ -92,9 +92,9 @@ impl Path {
         Aggregate::received(&self.space, message)
     }
 
-    /// Returns the same bytes as an aggregate of this path: all its nodes lie in fbufs of this path,
-    /// whose receivers need no other path to read them. Parts that follow each other in one fbuf,
-    /// such as those of a message that was cut, become one again.
+    /// Returns the same bytes as an aggregate of this path: all its nodes lie in fbufs of this
+    /// path, whose receivers need no other path to read them. Parts that follow each other in one
+    /// fbuf, such as those of a message that was cut, become one again.
     ///
     /// # Errors
     /// `ENOSPC` at the path's limit, `ENOMEM`.
@@ -102,8 +102,8 @@ impl Path {
         self.with_notices(|| aggregate.moved(&self.space))
     }
 
-    /// Returns how many messages sent through the kernel are not freed, as far as notices were read,
-    /// and their bytes.
+    /// Returns how many messages sent through the kernel are not freed, as far as notices were
+    /// read, and their bytes.
     pub fn in_flight(&self) -> (usize, u64) {
         lock(&self.sent).in_flight()
     }
@@ -339,8 +339,8 @@ impl Member {
         self.inner.number
     }
 
-    /// Returns the addresses of the path's fbufs, where they are known: by memfds, whose messages the
-    /// kernel does not check.
+    /// Returns the addresses of the path's fbufs, where they are known: by memfds, whose messages
+    /// the kernel does not check.
     pub fn range(&self) -> Option<Range<usize>> {
         self.inner.chunks.as_ref().map(Chunks::range)
     }
@@ -415,9 +415,10 @@ impl Message {
         &self.received
     }
 
-    /// Fails unless all bytes lie in pages that the kernel found when the message was sent, which the
-    /// sender could read. On a volatile path the sender may have changed the nodes since, to name
-    /// memory that only this process can read: check before the bytes are passed on to others.
+    /// Fails unless all bytes lie in pages that the kernel found when the message was sent, which
+    /// the sender could read. On a volatile path the sender may have changed the nodes since, to
+    /// name memory that only this process can read: check before the bytes are passed on to
+    /// others.
     ///
     /// # Errors
     /// `EFAULT`; `E2BIG` for more than 1024 ranges of pages; those of the kernel.

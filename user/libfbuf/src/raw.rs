@@ -73,8 +73,8 @@ pub fn notices(fd: BorrowedFd<'_>, to: &mut [[u64; 2]]) -> io::Result<usize> {
     Ok((words[0] as usize).min(to.len()))
 }
 
-/// Reads which pages a received message includes, as [`notices`] does; returns how many ranges there
-/// are, which may be more than were read.
+/// Reads which pages a received message includes, as [`notices`] does; returns how many ranges
+/// there are, which may be more than were read.
 pub fn ranges(fd: BorrowedFd<'_>, message: u64, to: &mut [[u64; 2]]) -> io::Result<usize> {
     let mut words = [0; 8];
     words[0] = message;

@@ -48,9 +48,9 @@ impl Default for Options {
 /// A UDP socket of the server, with one port. Its datagrams are aggregates: what is sent is not
 /// copied, nor what comes.
 ///
-/// The bodies of a [connected](UdpSocket::connect) socket go without a copy to receivers on the same
-/// server, which for that may read all fbufs of the socket's [path](UdpSocket::path). Those of
-/// others are copied for such receivers.
+/// The bodies of a [connected](UdpSocket::connect) socket go without a copy to receivers on the
+/// same server, which for that may read all fbufs of the socket's [path](UdpSocket::path). Those
+/// of others are copied for such receivers.
 ///
 /// When the server ends, calls fail with `ECONNRESET`, `EPIPE` or `ENOTCONN`, and with that error
 /// until [`reconnect`](UdpSocket::reconnect).
@@ -171,8 +171,8 @@ impl UdpSocket {
     /// Sends a datagram. Waits while 256 messages are not yet freed.
     ///
     /// # Errors
-    /// Those of a server that is gone; `ENOSPC` or `ENOMEM` without memory for the header. A datagram
-    /// may be lost afterwards, which nothing tells: it is UDP.
+    /// Those of a server that is gone; `ENOSPC` or `ENOMEM` without memory for the header. A
+    /// datagram may be lost afterwards, which nothing tells: it is UDP.
     pub fn send_to(&mut self, body: &Aggregate, to: SocketAddrV4) -> io::Result<()> {
         let mut header = Header::new(Op::Send, self.local.port(), to);
         if !self.options.has_checksum {
@@ -221,8 +221,8 @@ impl UdpSocket {
         }
     }
 
-    /// Prepares for waiting by `poll` or `epoll` at the [descriptor](UdpSocket::as_fd). Returns true
-    /// if something is there already.
+    /// Prepares for waiting by `poll` or `epoll` at the [descriptor](UdpSocket::as_fd). Returns
+    /// true if something is there already.
     ///
     /// # Errors
     /// Those of a server that is gone.

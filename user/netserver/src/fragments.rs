@@ -126,9 +126,9 @@ pub struct Reassembly {
 }
 
 impl Reassembly {
-    /// Takes a fragment's payload; returns the datagram if it completes one. Fragments that overlap
-    /// others, other than exact repetitions, end their datagram (as RFC 5722 wants for IPv6), and so
-    /// do those that end differently.
+    /// Takes a fragment's payload; returns the datagram if it completes one. Fragments that
+    /// overlap others, other than exact repetitions, end their datagram (as RFC 5722 wants for
+    /// IPv6), and so do those that end differently.
     ///
     /// # Errors
     /// Those of joining: the datagram is lost.

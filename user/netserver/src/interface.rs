@@ -64,9 +64,8 @@ impl Interface {
                 break;
             }
         }
-        // Frames that this system sends are not wanted; a kernel without this option shows them, and
-        // they are for others.
-        // SAFETY: as above.
+        // Frames that this system sends are not wanted; a kernel without this option shows them,
+        // and they are for others. SAFETY: as above.
         unsafe {
             let value = (&raw const IS_WANTED).cast();
             libc::setsockopt(fd, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, value, size)

@@ -2,7 +2,8 @@
 //!
 //! - [`UdpSocket`]: a client's socket, whose datagrams are aggregates of fbufs.
 //! - [`Server`]: clients, their ports and limits, over a [`Link`].
-//! - [`Stack`]: UDP, IP and ICMP echo; [`fragments`]: datagrams cut and put together without a copy.
+//! - [`Stack`]: UDP, IP and ICMP echo; [`fragments`]: datagrams cut and put together without a
+//!   copy.
 //! - [`wire`]: headers; [`protocol`]: what clients and the server say to each other.
 //!
 //! The document is `docs/netserver.md`.

@@ -407,8 +407,8 @@ impl Server {
         result.and(sent)
     }
 
-    /// Carries packets between the protocols and the link. All that turns around here came from this
-    /// client.
+    /// Carries packets between the protocols and the link. All that turns around here came from
+    /// this client.
     fn carry(&mut self, from: Option<u64>) -> io::Result<()> {
         let mut result = Ok(());
         while let Some((to, packet)) = self.stack.take() {
@@ -487,8 +487,8 @@ fn owner(
     Some(Owner { client, key })
 }
 
-/// Gives a datagram to a client. Its body lies in fbufs of the sending client, if there is one: where
-/// the receiver may join that one's path, it is not copied.
+/// Gives a datagram to a client. Its body lies in fbufs of the sending client, if there is one:
+/// where the receiver may join that one's path, it is not copied.
 fn give(
     client: &mut Client,
     sender: Option<(&mut Client, bool)>,

@@ -1,5 +1,5 @@
-//! Headers, checked, as values: of IPv4 and UDP by smoltcp's formats, which has those of Ethernet and
-//! ARP only together with its sockets.
+//! Headers, checked, as values: of IPv4 and UDP by smoltcp's formats, which has those of Ethernet
+//! and ARP only together with its sockets.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 

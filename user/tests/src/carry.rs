@@ -5,9 +5,9 @@
 //! carry receive ADDRESS/BITS BYTES        carry send ADDRESS/BITS PEER BYTES
 //! ```
 //!
-//! Datagrams have a number; the receiver takes them in order and tells how many it has. The sender
-//! sends those of a window, and again what is not acknowledged in time: UDP loses some, and a server
-//! that ends all that it has.
+//! Datagrams have a number; the receiver takes them in order and tells how many it has. The
+//! sender sends those of a window, and again what is not acknowledged in time: UDP loses some,
+//! and a server that ends all that it has.
 
 use std::env;
 use std::io::{self, BufRead, BufReader};

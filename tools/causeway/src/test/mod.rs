@@ -16,8 +16,8 @@
 //! Python's own tests with Linux's, [`report`] opens the page of a bench in a browser, [`session`]
 //! types at a guest's console, [`console`] uses guests as commands, [`starts`] starts guests that
 //! must fail, or start in unusual ways, and [`ways`] gives guests a folder as root in each way.
-//! [`zero_copy`] passes pages over network cards, [`netserver`] data by UDP/IP in a process. [`boot`]
-//! plans and runs a boot for all of them.
+//! [`zero_copy`] passes pages over network cards, [`netserver`] data by UDP/IP in a process.
+//! [`boot`] plans and runs a boot for all of them.
 
 mod attacks;
 mod bad_link;
