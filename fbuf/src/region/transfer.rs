@@ -351,6 +351,30 @@ impl Path {
         Ok(())
     }
 
+    /// Calls `each` with the ranges of pages that a message of a receiver includes; returns how
+    /// many there are.
+    ///
+    /// # Errors
+    /// Those of [`free`](Path::free).
+    pub fn ranges_of(
+        &self,
+        domain: &Arc<Domain>,
+        id: u64,
+        each: &mut dyn FnMut(VirtRange),
+    ) -> Result<usize> {
+        let mut state = self.state.lock();
+        let Role::Receiver(index) = state.role(domain) else {
+            return Err(Errno::EPERM);
+        };
+        let message = state.messages.get(id);
+        let message = message.filter(|it| it.held >> index & 1 != 0);
+        let extents = &message.ok_or(Errno::EINVAL)?.extents;
+        for extent in extents {
+            each(extent.run.addresses(extent.pages.clone()));
+        }
+        Ok(extents.len())
+    }
+
     /// A receiver asks that pages which its messages include are not written until they are freed
     /// (`fbufs.txt` 3.2.4). On a secured path nothing is left to do.
     ///

@@ -28,6 +28,7 @@ mod link;
 mod linux;
 mod log;
 mod net;
+mod netserver;
 mod options;
 mod outcome;
 mod peer;

@@ -286,6 +286,12 @@ pub struct Run {
           "swap", "release", "command", "name", "detach", "hostname", "init", "environment", "files",
           "directory", "user"])]
     pub image: Option<PathBuf>,
+    /// Let `netserver`, a process that serves others through fbufs, have the card and the address
+    /// of --ip; `--netserver=OPTIONS` with more of its options
+    #[arg(long, value_name = "OPTIONS", num_args = 0..=1, require_equals = true,
+          default_missing_value = "", allow_hyphen_values = true, requires = "own",
+          conflicts_with_all = ["user", "image"])]
+    pub netserver: Option<String>,
     #[command(flatten)]
     pub guest_name: commands::Name,
     #[command(flatten)]

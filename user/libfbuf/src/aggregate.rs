@@ -276,6 +276,67 @@ impl Aggregate {
         self.join(&Aggregate::copied(&self.space, bytes)?)
     }
 
+    /// Returns the same bytes with all nodes in another space; adjacent parts of one origin become
+    /// one leaf.
+    pub(crate) fn moved(&self, space: &Space) -> io::Result<Aggregate> {
+        let mut pieces: Vec<NodeKind> = Vec::new();
+        let mut add = |next: NodeKind| {
+            match (pieces.last_mut(), &next) {
+                (Some(NodeKind::Own(a, before)), NodeKind::Own(b, bytes)) if Arc::ptr_eq(a, b) => {
+                    if let Some(both) = before.and(*bytes) {
+                        *before = both;
+                        return;
+                    }
+                }
+                (Some(NodeKind::Part(a, before)), NodeKind::Part(b, bytes))
+                    if Arc::ptr_eq(&a.inner, &b.inner) =>
+                {
+                    if let Some(both) = before.and(*bytes) {
+                        *before = both;
+                        return;
+                    }
+                }
+                _ => {}
+            }
+            pieces.push(next);
+        };
+        let mut left: Vec<&Node> = self.root.as_deref().into_iter().collect();
+        while let Some(node) = left.pop() {
+            match &node.kind {
+                NodeKind::Empty => {}
+                NodeKind::Own(fbuf, bytes) => add(NodeKind::Own(fbuf.clone(), *bytes)),
+                NodeKind::Part(message, bytes) => add(NodeKind::Part(message.clone(), *bytes)),
+                NodeKind::Whole(message) => {
+                    for piece in message.inner.pieces.as_slice() {
+                        add(NodeKind::Part(message.clone(), *piece));
+                    }
+                }
+                NodeKind::Pair(a, b) => left.extend([&**b, &**a]),
+            }
+        }
+        let mut leaves = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            if let NodeKind::Own(_, bytes) | NodeKind::Part(_, bytes) = piece {
+                leaves.push(Node::leaf(space, bytes, piece)?);
+            }
+        }
+        Aggregate::empty(space).joined(leaves)
+    }
+
+    /// Returns whether all bytes lie in fbufs of a space.
+    pub(crate) fn is_within(&self, space: &Space) -> bool {
+        let mut left: Vec<&Node> = self.root.as_deref().into_iter().collect();
+        while let Some(node) = left.pop() {
+            match &node.kind {
+                NodeKind::Empty => {}
+                NodeKind::Own(fbuf, _) if fbuf.space().is_same(space) => {}
+                NodeKind::Pair(a, b) => left.extend([&**a, &**b]),
+                _ => return false,
+            }
+        }
+        true
+    }
+
     pub(crate) fn empty(space: &Space) -> Aggregate {
         Aggregate::of(space, None)
     }

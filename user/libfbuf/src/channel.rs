@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::aggregate::Aggregate;
-use crate::contents::Received;
+use crate::contents::{Contents, Received};
 use crate::path::{Member, Path};
 use crate::raw::{self, error};
 use crate::region::{Domain, lock};
@@ -194,6 +194,11 @@ impl Channel {
             is_armed: false,
             broken: None,
         })
+    }
+
+    /// Returns the membership in the peer's path.
+    pub fn member(&self) -> &Member {
+        &self.shared.member
     }
 
     /// Sets how often a blocking call looks for its event before it sleeps. 0, the default, suits
@@ -381,8 +386,17 @@ impl Channel {
         }
     }
 
-    /// Releases what the peer has freed.
-    fn collect(&mut self) -> io::Result<()> {
+    /// Returns the bytes of those messages.
+    pub fn bytes_in_flight(&self) -> u64 {
+        let slots = self.in_flight.iter();
+        slots.filter_map(|slot| Some(slot.1.as_ref()?.len())).sum()
+    }
+
+    /// Releases what the peer has freed. Sending does it, too.
+    ///
+    /// # Errors
+    /// `EPROTO` when the peer broke the rules, and the error that ended the channel.
+    pub fn collect(&mut self) -> io::Result<()> {
         if let Some(number) = self.broken {
             return Err(error(number));
         }

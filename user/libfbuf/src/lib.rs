@@ -35,6 +35,7 @@ pub use channel::Channel;
 pub use contents::{Contents, Fragment, Received};
 pub use nodes::MOST_NODES;
 pub use path::{Member, Message, Path};
+pub use raw::{receive_descriptor, send_descriptor};
 pub use region::{Backend, CHUNK, Domain, PAGE, REGION_SIZE, REGION_START};
 pub use sockets::{receive_path, send_path};
 pub use space::{Fbuf, Mode};

@@ -165,6 +165,11 @@ fn map(
 }
 
 impl Chunks {
+    /// Returns the addresses of its place.
+    pub(crate) fn range(&self) -> Range<usize> {
+        range_of(self.place)
+    }
+
     /// Hands out a run of so many chunks.
     pub(crate) fn grow(&self, chunks: usize, limit: usize) -> io::Result<usize> {
         let (_, used) = self.own.as_ref().ok_or_else(|| error(libc::EPERM))?;

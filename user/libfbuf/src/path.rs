@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::process;
 use std::sync::{Arc, Mutex};
@@ -25,6 +26,9 @@ pub struct Path {
 
 /// Notices that are read at once.
 const NOTICES: usize = 64;
+
+/// Ranges of pages that [`Message::check`] looks at.
+const MOST_RANGES: usize = 1024;
 
 /// Pages of which notices may wait until a send reads them.
 const WAITING: u64 = 64;
@@ -88,6 +92,32 @@ impl Path {
     /// through the kernel, or as a member of its path.
     pub fn forward(&self, message: &Received) -> Aggregate {
         Aggregate::received(&self.space, message)
+    }
+
+    /// Returns the same bytes as an aggregate of this path: all its nodes lie in fbufs of this
+    /// path, whose receivers need no other path to read them. Parts that follow each other in one
+    /// fbuf, such as those of a message that was cut, become one again.
+    ///
+    /// # Errors
+    /// `ENOSPC` at the path's limit, `ENOMEM`.
+    pub fn adopt(&self, aggregate: &Aggregate) -> io::Result<Aggregate> {
+        self.with_notices(|| aggregate.moved(&self.space))
+    }
+
+    /// Returns how many messages sent through the kernel are not freed, as far as notices were
+    /// read, and their bytes.
+    pub fn in_flight(&self) -> (usize, u64) {
+        lock(&self.sent).in_flight()
+    }
+
+    /// Returns the addresses of the path's fbufs, as [`Member::range`] does.
+    pub fn range(&self) -> Option<Range<usize>> {
+        self.space.range()
+    }
+
+    /// Returns whether all bytes of an aggregate lie in fbufs of this path.
+    pub fn has(&self, aggregate: &Aggregate) -> bool {
+        aggregate.is_within(&self.space)
     }
 
     /// Does something that needs memory, again after all notices were read if there is none.
@@ -258,7 +288,7 @@ struct Inner {
 /// What makes the path's chunks readable here.
 enum Memory {
     Device(Membership),
-    Memfd { _chunks: Chunks },
+    Memfd { chunks: Chunks },
 }
 
 /// A share of this process's membership in a path of the device. The last one's drop leaves the
@@ -334,8 +364,8 @@ impl Member {
                 (words[2], words[3], Memory::Device(membership))
             }
             Provider::Memfd => {
-                let (bits, _chunks) = memfd::attach(fd.as_fd())?;
-                (bits, 1, Memory::Memfd { _chunks })
+                let (bits, chunks) = memfd::attach(fd.as_fd())?;
+                (bits, 1, Memory::Memfd { chunks })
             }
         };
         Ok(Member {
@@ -356,6 +386,15 @@ impl Member {
     /// Returns the number by which the originator sends to this member alone.
     pub fn number(&self) -> u64 {
         self.inner.number
+    }
+
+    /// Returns the addresses of the path's fbufs, where they are known: by memfds, whose messages
+    /// the kernel does not check.
+    pub fn range(&self) -> Option<Range<usize>> {
+        match &self.inner.memory {
+            Memory::Device(_) => None,
+            Memory::Memfd { chunks } => Some(chunks.range()),
+        }
     }
 
     /// Returns the descriptor to poll for the originator's end; -1, which `poll` ignores, by
@@ -395,6 +434,7 @@ impl Member {
         Ok(Message {
             received: Received::read(root, Box::new(held))?,
             member: self.clone(),
+            id,
             sender,
         })
     }
@@ -412,6 +452,7 @@ impl AsFd for Member {
 pub struct Message {
     received: Received,
     member: Member,
+    id: u64,
     sender: u64,
 }
 
@@ -424,6 +465,45 @@ impl Message {
     /// Returns the contents.
     pub fn contents(&self) -> &Received {
         &self.received
+    }
+
+    /// Fails unless all bytes lie in pages that the kernel found when the message was sent, which
+    /// the sender could read. On a volatile path the sender may have changed the nodes since, to
+    /// name memory that only this process can read: check before the bytes are passed on to
+    /// others.
+    ///
+    /// # Errors
+    /// `EFAULT`; `E2BIG` for more than 1024 ranges of pages; those of the kernel.
+    pub fn check(&self) -> io::Result<()> {
+        let mut few = [[0; 2]; 8];
+        let id = self.id;
+        let count = raw::ranges(self.member.as_fd(), id, &mut few)?;
+        if count <= few.len() {
+            return self.check_within(&mut few[..count]);
+        }
+        if count > MOST_RANGES {
+            return Err(error(libc::E2BIG));
+        }
+        let mut many = vec![[0; 2]; count];
+        // A received message's ranges stay.
+        raw::ranges(self.member.as_fd(), id, &mut many)?;
+        self.check_within(&mut many)
+    }
+
+    fn check_within(&self, ranges: &mut [[u64; 2]]) -> io::Result<()> {
+        ranges.sort_unstable();
+        for fragment in self.received.fragments() {
+            let mut at = fragment.address() as u64;
+            let end = at + fragment.len() as u64;
+            while at < end {
+                let after = ranges.partition_point(|it| it[0] <= at);
+                let here = after.checked_sub(1).map(|before| ranges[before][1]);
+                at = here
+                    .filter(|end| *end > at)
+                    .ok_or_else(|| error(libc::EFAULT))?;
+            }
+        }
+        Ok(())
     }
 
     /// Takes the originator's right to write until this message is freed, so that the bytes can be

@@ -22,6 +22,7 @@ pub mod request {
     pub const CALL: u64 = 0xc040_fb18;
     pub const LEAVE: u64 = 0xc040_fb19;
     pub const IDLE: u64 = 0xc040_fb1a;
+    pub const RANGES: u64 = 0xc040_fb1b;
 }
 
 /// The words of a request and of its answer.
@@ -71,6 +72,18 @@ pub fn notices(fd: BorrowedFd<'_>, to: &mut [[u64; 2]]) -> io::Result<usize> {
     // The request writes at most `to.len()` pairs to `to`.
     ask(fd, request::NOTICES, &mut words)?;
     Ok((words[0] as usize).min(to.len()))
+}
+
+/// Reads which pages a received message includes, as [`notices`] does; returns how many ranges
+/// there are, which may be more than were read.
+pub fn ranges(fd: BorrowedFd<'_>, message: u64, to: &mut [[u64; 2]]) -> io::Result<usize> {
+    let mut words = [0; 8];
+    words[0] = message;
+    words[1] = to.as_mut_ptr() as u64;
+    words[2] = to.len() as u64;
+    // The request writes at most `to.len()` pairs to `to`.
+    ask(fd, request::RANGES, &mut words)?;
+    Ok(words[0] as usize)
 }
 
 /// Maps memory at a fixed address; returns `EEXIST` if something is there, unless `flags` has
@@ -180,6 +193,9 @@ pub fn clear_doorbell(socket: BorrowedFd<'_>) {
 struct Control([u8; 64]);
 
 /// Sends bytes and a descriptor by a Unix socket.
+///
+/// # Errors
+/// Those of `sendmsg`; `EMSGSIZE` when not all bytes were sent.
 pub fn send_descriptor(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
@@ -213,8 +229,10 @@ pub fn send_descriptor(
     }
 }
 
-/// Receives what [`send_descriptor`] sent: so many bytes, and a descriptor. `EPIPE` when the other
-/// end is closed, `EPROTO` for anything else.
+/// Receives what [`send_descriptor`] sent: so many bytes, and a descriptor.
+///
+/// # Errors
+/// `EPIPE` when the other end is closed, `EPROTO` for anything else.
 pub fn receive_descriptor(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<OwnedFd> {
     let mut control = Control([0; 64]);
     let mut part = libc::iovec {

@@ -171,6 +171,12 @@ impl Bytes {
         }
     }
 
+    /// Returns these bytes and the others, if those follow directly.
+    pub(crate) fn and(self, after: Bytes) -> Option<Bytes> {
+        let is_next = self.start + self.len == after.start;
+        Bytes::new(self.start as u64, (self.len + after.len) as u64).filter(|_| is_next)
+    }
+
     /// Copies the first bytes, as many as both sides have; returns how many.
     pub(crate) fn copy_to(self, to: &mut [u8]) -> usize {
         let len = self.len.min(to.len());

@@ -6,6 +6,7 @@ use std::mem;
 use std::ops::Range;
 
 use crate::aggregate::Aggregate;
+use crate::contents::Contents;
 use crate::region::{CHUNK, PAGE};
 use crate::space::Space;
 
@@ -41,6 +42,12 @@ impl Sent {
     /// Returns whether notices should be read before the next message is sent.
     pub(crate) fn is_chained(&self) -> bool {
         self.chained >= MOST_CHAINED
+    }
+
+    /// Returns how many messages it holds, and their bytes.
+    pub(crate) fn in_flight(&self) -> (usize, u64) {
+        let held = || self.messages.iter().flatten();
+        (held().count(), held().map(|it| it.aggregate.len()).sum())
     }
 
     /// Holds an aggregate that was sent, under the lock that was held when it was sent.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::process;
 use std::ptr;
@@ -252,6 +252,14 @@ impl Space {
     pub(crate) fn close_headers(&self, pages: impl Iterator<Item = usize>) {
         let mut division = lock(&self.inner.division);
         pages.for_each(|page| division.headers.close(page));
+    }
+
+    /// Returns the addresses of its place by memfds.
+    pub(crate) fn range(&self) -> Option<Range<usize>> {
+        match &self.inner.source {
+            Source::Memfd { chunks, .. } => Some(chunks.range()),
+            Source::Device { .. } => None,
+        }
     }
 
     pub(crate) fn is_by_device(&self) -> bool {

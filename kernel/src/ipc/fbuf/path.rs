@@ -95,12 +95,31 @@ impl PathFile {
         self.path.take_notices(domain, most, &mut |range| {
             pairs.push([range.start.0 as u64, range.end.0 as u64]);
         })?;
-        let at = VirtAddr(usize::try_from(at).map_err(|_| Errno::EFAULT)?);
-        for (i, pair) in pairs.iter().enumerate() {
-            user::write(at + i * size_of::<[u64; 2]>(), pair)?;
-        }
+        write_pairs(&pairs, at)?;
         Ok(words([pairs.len() as u64]))
     }
+
+    /// Tells which pages a received message includes, as they were checked when it was sent: its
+    /// nodes may have changed since.
+    fn ranges(&self, domain: &Arc<Domain>, id: u64, at: u64, most: u64) -> Result<Words> {
+        let most = most.min(MOST_PAIRS as u64) as usize;
+        let mut pairs: Vec<[u64; 2]> = try_vec(most)?;
+        let count = self.path.ranges_of(domain, id, &mut |range| {
+            if pairs.len() < most {
+                pairs.push([range.start.0 as u64, range.end.0 as u64]);
+            }
+        })?;
+        write_pairs(&pairs, at)?;
+        Ok(words([count as u64]))
+    }
+}
+
+fn write_pairs(pairs: &[[u64; 2]], at: u64) -> Result<()> {
+    let at = VirtAddr(usize::try_from(at).map_err(|_| Errno::EFAULT)?);
+    for (i, pair) in pairs.iter().enumerate() {
+        user::write(at + i * size_of::<[u64; 2]>(), pair)?;
+    }
+    Ok(())
 }
 
 impl File for PathFile {
@@ -120,29 +139,33 @@ impl File for PathFile {
         let domain = domain().ok_or(Errno::EPERM)?;
         let domain = &domain;
         let wait = !flags.has(O_NONBLOCK);
-        exchange(argument, |words_in @ [first, second, ..]| match command {
-            request::ATTACH => self.attach(domain),
-            request::GROW => self.grow(domain, first),
-            request::SHRINK => self.path.shrink(domain, first).map(|()| words([])),
-            request::SEND => self.send(domain, flags, first, second),
-            request::RECEIVE => self.receive(domain, wait),
-            request::FREE => self.path.free(domain, first).map(|()| words([])),
-            request::NOTICES => self.notices(domain, first, second),
-            request::SECURE => {
-                let secured = self.path.secure(domain, addresses(first, second)?);
-                secured.map(|()| words([]))
-            }
-            request::CALL => self.call(domain, flags, words_in),
-            request::IDLE => {
-                let idle = self.path.set_idle(domain, addresses(first, second)?);
-                idle.map(|()| words([]))
-            }
-            request::LEAVE => {
-                self.path.leave(domain);
-                Ok(words([]))
-            }
-            _ => Err(Errno::ENOTTY),
-        })
+        exchange(
+            argument,
+            |words_in @ [first, second, third, ..]| match command {
+                request::ATTACH => self.attach(domain),
+                request::GROW => self.grow(domain, first),
+                request::SHRINK => self.path.shrink(domain, first).map(|()| words([])),
+                request::SEND => self.send(domain, flags, first, second),
+                request::RECEIVE => self.receive(domain, wait),
+                request::FREE => self.path.free(domain, first).map(|()| words([])),
+                request::NOTICES => self.notices(domain, first, second),
+                request::RANGES => self.ranges(domain, first, second, third),
+                request::SECURE => {
+                    let secured = self.path.secure(domain, addresses(first, second)?);
+                    secured.map(|()| words([]))
+                }
+                request::CALL => self.call(domain, flags, words_in),
+                request::IDLE => {
+                    let idle = self.path.set_idle(domain, addresses(first, second)?);
+                    idle.map(|()| words([]))
+                }
+                request::LEAVE => {
+                    self.path.leave(domain);
+                    Ok(words([]))
+                }
+                _ => Err(Errno::ENOTTY),
+            },
+        )
     }
 
     fn describe(&self) -> Vec<u8> {

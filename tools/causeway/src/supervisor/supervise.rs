@@ -21,6 +21,7 @@ use super::server::Server;
 use crate::console::Console;
 use crate::guest::{Control, Ending, Guest};
 use crate::input::Keys;
+use crate::netserver;
 use crate::options;
 use crate::outcome::{self, explain};
 use crate::qemu::{self, Boot, Machine};
@@ -123,7 +124,11 @@ fn attend(
         None => terminal::of_streams(),
         Some(_) => options.guest_name.has_terminal().then_some(UNATTENDED),
     };
-    let program = options.program.program(&options.command, terminal)?;
+    let command = match (&options.netserver, options.guest.net.own) {
+        (Some(words), Some(own)) => netserver::command(&own, words, &options.command),
+        _ => options.command.clone(),
+    };
+    let program = options.program.program(&command, terminal)?;
     let program = options.guest_name.first(program);
     let kernel = options.guest.kernel()?;
     let folder = Scratch::new()?;
@@ -251,6 +256,9 @@ fn machine(options: &options::Run, kernel: &Path, ports: &Ports, folder: &Path) 
         .push(format!("sessions={}", ports.streams.len()));
     if let Some(hostname) = options.guest_name.hostname() {
         guest.append.push(format!("hostname={hostname}"));
+    }
+    if options.netserver.is_some() {
+        guest.shares.push(netserver::share(folder)?);
     }
     let machine = guest.machine(kernel, Console::person(), &[], accelerator, folder)?;
     let has_kernel = matches!(machine.boot, Boot::Kernel { .. });

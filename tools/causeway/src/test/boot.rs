@@ -135,6 +135,8 @@ impl Bench {
                 ("tests", "random-calls"),
                 ("tests", "attacks"),
                 ("tests", "exchange"),
+                ("tests", "carry"),
+                ("tests", "netserver"),
                 ("tests", "fbuf-echo"),
                 ("tests", "fbuf-fan-out"),
                 ("tests", "fbuf-pipeline"),

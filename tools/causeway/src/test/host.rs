@@ -28,8 +28,9 @@ pub fn run(report: &mut Report) -> Result<()> {
         tests(report, &home, &["--workspace"])?;
     }
     // By memfds, on the host's own Linux.
-    if cfg!(target_os = "linux") && report.wants("host: tests of libfbuf") {
-        tests(report, &home.join("user"), &["--package", "libfbuf"])?;
+    if cfg!(target_os = "linux") && report.wants("host: tests of libfbuf and netserver") {
+        let packages = ["--package", "libfbuf", "--package", "netserver"];
+        tests(report, &home.join("user"), &packages)?;
     }
     if report.wants("host: format and lints") {
         lints(report, &home);

@@ -16,7 +16,8 @@
 //! Python's own tests with Linux's, [`report`] opens the page of a bench in a browser, [`session`]
 //! types at a guest's console, [`console`] uses guests as commands, [`starts`] starts guests that
 //! must fail, or start in unusual ways, and [`ways`] gives guests a folder as root in each way.
-//! [`zero_copy`] passes pages over network cards. [`boot`] plans and runs a boot for all of them.
+//! [`zero_copy`] passes pages over network cards, [`netserver`] data by UDP/IP in a process.
+//! [`boot`] plans and runs a boot for all of them.
 
 mod attacks;
 mod bad_link;
@@ -34,6 +35,7 @@ pub mod host;
 mod icount;
 mod install;
 mod iommu;
+mod netserver;
 mod network;
 mod pressure;
 mod programs;
@@ -391,6 +393,7 @@ fn groups(bench: &boot::Bench, report: &mut Report, options: &options::Test) -> 
             Box::new(|report| strangers::run(bench, report)),
             without_error(|report| network::run(bench, report)),
             without_error(|report| zero_copy::run(bench, report)),
+            without_error(|report| netserver::run(bench, report, long)),
             without_error(|report| servers::run(bench, report)),
             without_error(|report| bad_link::run(bench, report, long)),
             without_error(|report| programs::variants(bench, report, options.seconds)),

@@ -2,6 +2,7 @@
 //! throughput of one crossing (Figure 3), and the latency of rings of fbufs.
 
 mod crossing;
+mod udp;
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +42,14 @@ One crossing, each message answered, for 4, 16, 64, 256 KiB and 1 MiB (SIZE); Mi
 The same as a time, for 64 B, 4 KiB, 64 KiB and 1 MiB, the answer by the same way; ns. With -2cpu
 the other program runs on another CPU:
   fbuf/latency-ring-SIZE, ...-call-SIZE (through the kernel), ...-memfd-SIZE, ...-pipe-SIZE,
-  ...-socket-SIZE",
+  ...-socket-SIZE
+
+UDP/IP by netserver (Figure 4), whose packets of PDU bytes (4, 16, 32 KiB) turn around below IP, for
+4 KiB to 1 MiB; MiB/s:
+  fbuf/udp-single-PDU-SIZE   the sender, the server and the receiver in one program
+  fbuf/udp-cached-PDU-SIZE   in three, by cached and volatile fbufs
+  fbuf/udp-volatile-PDU-SIZE in three, by uncached ones
+  fbuf/udp-kernel-SIZE       the kernel's own UDP by 127.0.0.1, in datagrams of at most 32 KiB",
     run,
 };
 
@@ -61,6 +69,9 @@ const MOST_TURNS: usize = 40;
 
 /// Bytes of the messages of Figure 3.
 const SIZES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+
+/// Bytes of a packet of Figure 4.
+const PDUS: [usize; 3] = [4 << 10, 16 << 10, 32 << 10];
 
 /// Bytes of messages whose latency is measured.
 const LATENCY_SIZES: [usize; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
@@ -155,6 +166,7 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
             })?;
         }
     }
+    udp(bench)?;
     for (cpu, suffix) in [(0, ""), (1, "-2cpu")] {
         for (name, way) in LATENCY_WAYS {
             for size in LATENCY_SIZES {
@@ -166,6 +178,39 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
                 })?;
             }
         }
+    }
+    Ok(())
+}
+
+/// Figure 4.
+fn udp(bench: &mut Bench) -> Result<(), Failure> {
+    for size in SIZES {
+        let mut measure = |name: String, start: &dyn Fn() -> Result<Box<dyn Crossing>, Failure>| {
+            let row = bench.row(format!("fbuf/udp-{name}-{}", size_name(size)));
+            row.bytes(size as u64).batch(batch(size)).run(|meter| {
+                let mut crossing = start()?;
+                meter.measure(|count| crossing.send(count))
+            })
+        };
+        for pdu in PDUS {
+            let pdu_name = size_name(pdu);
+            measure(format!("single-{pdu_name}"), &|| {
+                Ok(Box::new(udp::OneDomain::start(pdu, size)?))
+            })?;
+            for is_uncached in [false, true] {
+                let name = if is_uncached { "volatile" } else { "cached" };
+                let mode = Mode {
+                    is_uncached,
+                    is_secured: false,
+                };
+                measure(format!("{name}-{pdu_name}"), &|| {
+                    Ok(Box::new(udp::ThreeDomains::start(mode, pdu, size)?))
+                })?;
+            }
+        }
+        measure("kernel".into(), &|| {
+            Ok(Box::new(udp::ByKernel::start(size)?))
+        })?;
     }
     Ok(())
 }

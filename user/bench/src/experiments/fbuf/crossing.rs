@@ -17,7 +17,7 @@ use crate::movement::{Order, PAGE, Peer, pipe, read_whole, stamp, wrong};
 const ATTACH: u8 = 0;
 const RECEIVE: u8 = 1;
 
-fn enter(backend: Backend) -> Result<Domain, Failure> {
+pub(super) fn enter(backend: Backend) -> Result<Domain, Failure> {
     Domain::enter(backend).map_err(|why| match why.kind() {
         io::ErrorKind::NotFound => Failure::Missing("/dev/fbuf".into()),
         _ => Failure::of("the fbuf region", &why),
@@ -25,14 +25,17 @@ fn enter(backend: Backend) -> Result<Domain, Failure> {
 }
 
 /// Returns a new message with a stamp in each page.
-fn message(path: &Path, size: usize, number: u64) -> io::Result<Aggregate> {
+pub(super) fn message(path: &Path, size: usize, number: u64) -> io::Result<Aggregate> {
     let mut fbuf = path.allocate(size)?;
     stamp(&mut fbuf[..size], number);
     Aggregate::new(fbuf, size)
 }
 
 /// Reads the stamp of each page.
-fn check<'a>(fragments: impl Iterator<Item = Fragment<'a>>, number: u64) -> io::Result<()> {
+pub(super) fn check<'a>(
+    fragments: impl Iterator<Item = Fragment<'a>>,
+    number: u64,
+) -> io::Result<()> {
     for fragment in fragments {
         for at in (0..fragment.len()).step_by(PAGE) {
             let found = fragment.word(at).map(u64::from_le);

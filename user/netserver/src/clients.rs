@@ -1,0 +1,210 @@
+//! A client as the server sees it: its line, its ports, and what it may take.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::mem;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use libfbuf::{Aggregate, Contents, Domain, Path, Received, send_descriptor};
+
+use crate::error;
+use crate::line::Line;
+use crate::poll::poll_one;
+use crate::protocol::{HELLO, Header, Op};
+
+/// What one client may take. The limits are those of a server, for each of its clients.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Chunks of 2 MiB of the path from the server to the client.
+    pub chunks: usize,
+    /// Ports.
+    pub ports: usize,
+    /// Datagrams that it has not yet freed; more are dropped.
+    pub datagrams: usize,
+    /// Bytes of those, beyond which they are dropped; one of any size always goes.
+    pub bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            chunks: 32,
+            ports: 64,
+            datagrams: 64,
+            bytes: 8 << 20,
+        }
+    }
+}
+
+/// Most pieces of a message of a client: 1 MiB in pages, with room.
+const MOST_PIECES: usize = 1024;
+
+/// Most clients that may read another's path, of the 15 that the kernel allows: the server is one.
+const MOST_SHARES: usize = 14;
+
+/// A client.
+pub(crate) struct Client {
+    pub(crate) number: u64,
+    /// The server's end of the socket for descriptors.
+    descriptors: UnixStream,
+    state: State,
+    pub(crate) ports: BTreeSet<u16>,
+    /// Clients that may read its path.
+    shared_with: BTreeSet<u64>,
+    /// By memfds, the addresses that it may read, and the clients whose they are.
+    readable: Vec<(u64, Range<usize>)>,
+}
+
+enum State {
+    /// Its part of the connection has not come yet.
+    New(UnixStream),
+    Open(Line, Path),
+    /// Between the two, and after an error.
+    Closed,
+}
+
+impl Client {
+    /// Greets a client that has connected.
+    pub(crate) fn greet(number: u64, socket: UnixStream) -> io::Result<Client> {
+        socket.set_nonblocking(true)?;
+        let (descriptors, theirs) = UnixStream::pair()?;
+        descriptors.set_nonblocking(true)?;
+        send_descriptor(socket.as_fd(), &HELLO, theirs.as_fd())?;
+        Ok(Client {
+            number,
+            descriptors,
+            state: State::New(socket),
+            ports: BTreeSet::new(),
+            shared_with: BTreeSet::new(),
+            readable: Vec::new(),
+        })
+    }
+
+    /// Makes the connection if the client's part of it has come; returns whether it is there.
+    ///
+    /// # Errors
+    /// Those of a client that does not keep to the protocol.
+    pub(crate) fn open(&mut self, domain: &Domain, limits: &Limits) -> io::Result<bool> {
+        if let State::New(socket) = &self.state {
+            if poll_one(socket.as_fd(), libc::POLLIN)? & libc::POLLIN == 0 {
+                return Ok(false);
+            }
+        }
+        if let State::New(socket) = mem::replace(&mut self.state, State::Closed) {
+            let (line, path) = Line::accept(domain, limits.chunks, socket)?;
+            let both = [line.member().range(), path.range()];
+            let both = both.into_iter().flatten();
+            self.readable = both.map(|range| (self.number, range)).collect();
+            self.state = State::Open(line, path);
+        }
+        Ok(true)
+    }
+
+    pub(crate) fn is_new(&self) -> bool {
+        matches!(self.state, State::New(_))
+    }
+
+    /// Returns the line.
+    ///
+    /// # Errors
+    /// `ENOTCONN` before it is there.
+    pub(crate) fn line(&mut self) -> io::Result<&mut Line> {
+        match &mut self.state {
+            State::Open(line, _) => Ok(line),
+            _ => Err(error(libc::ENOTCONN)),
+        }
+    }
+
+    /// Returns the path from the server to the client.
+    ///
+    /// # Errors
+    /// As [`line`](Client::line).
+    pub(crate) fn path(&self) -> io::Result<&Path> {
+        match &self.state {
+            State::Open(_, path) => Ok(path),
+            _ => Err(error(libc::ENOTCONN)),
+        }
+    }
+
+    /// Receives a message, without those that have too many pieces.
+    pub(crate) fn receive(&mut self) -> io::Result<Received> {
+        let message = self.try_receive()?;
+        let has_too_many = message.fragments().nth(MOST_PIECES).is_some();
+        match has_too_many {
+            true => Err(error(libc::E2BIG)),
+            false => Ok(message),
+        }
+    }
+
+    fn try_receive(&mut self) -> io::Result<Received> {
+        match &mut self.state {
+            State::Open(line, _) => line.try_receive_checked(&self.readable),
+            _ => Err(error(libc::ENOTCONN)),
+        }
+    }
+
+    /// Returns whether it may have a datagram of so many bytes.
+    pub(crate) fn has_room(&mut self, limits: &Limits, len: u64) -> io::Result<bool> {
+        let (count, bytes) = self.line()?.in_flight(limits.datagrams)?;
+        Ok(count == 0 || (count < limits.datagrams && bytes + len <= limits.bytes))
+    }
+
+    /// Sends a header and a body, whose nodes are in this client's path.
+    pub(crate) fn send(&mut self, header: &Header, body: Option<&Aggregate>) -> io::Result<()> {
+        let mut message = self.path()?.copy(&header.emit())?;
+        if let Some(body) = body {
+            message = message.join(body)?;
+        }
+        self.line()?.try_send(&message)
+    }
+
+    /// Returns the descriptors that are readable when it has something to be done.
+    pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        match &self.state {
+            State::New(socket) => vec![socket.as_fd()],
+            State::Open(line, _) => line.descriptors().collect(),
+            State::Closed => Vec::new(),
+        }
+    }
+
+    /// Returns whether its fbufs are mapped in their receivers for each message.
+    pub(crate) fn is_uncached(&self) -> bool {
+        match &self.state {
+            State::Open(line, _) => line.member().mode().is_uncached,
+            _ => true,
+        }
+    }
+
+    /// Lets another client read this one's path; false if too many may already.
+    pub(crate) fn share_with(&mut self, other: &mut Client) -> io::Result<bool> {
+        if other.number == self.number || self.shared_with.contains(&other.number) {
+            return Ok(true);
+        }
+        if self.shared_with.len() >= MOST_SHARES {
+            return Ok(false);
+        }
+        let number = self.number.to_le_bytes();
+        let member = self.line()?.member();
+        send_descriptor(other.descriptors.as_fd(), &number, member.as_fd())?;
+        let range = member.range().map(|range| (self.number, range));
+        other.readable.extend(range);
+        self.shared_with.insert(other.number);
+        Ok(true)
+    }
+
+    /// Notes the end of another client; tells this one if it may still read that one's path.
+    pub(crate) fn forget(&mut self, other: &Client) {
+        self.shared_with.remove(&other.number);
+        self.readable.retain(|(number, _)| *number != other.number);
+        if other.shared_with.contains(&self.number) {
+            let none = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+            let mut header = Header::new(Op::Gone, 0, none);
+            header.share = other.number;
+            // Without room, the client keeps the path until its own end.
+            let _ = self.send(&header, None);
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! What carries messages between a client and the server: messages through the kernel, which checks
+//! what their senders may read; by memfds, where the kernel has no part, a channel's rings.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use libfbuf::{
+    Aggregate, Backend, Channel, Contents, Domain, Member, Mode, Path, Received,
+    receive_descriptor, send_descriptor,
+};
+
+use crate::error;
+use crate::poll::poll_one;
+
+/// The bytes that come with a path's descriptor; then follows the number by which the other side is
+/// a member of the receiver's path, 0 if it is none yet.
+const PATH: [u8; 8] = *b"netpath1";
+
+/// Most messages of one direction that are not freed: the kernel queues 64, so that a send does not
+/// block.
+const MOST_IN_FLIGHT: usize = 64;
+
+/// One end of a line.
+pub(crate) enum Line {
+    Ring(Box<Channel>),
+    Kernel(Kernel),
+}
+
+/// Messages through the kernel.
+pub(crate) struct Kernel {
+    path: Path,
+    /// The receiver's number; 0: all.
+    to: u64,
+    member: Member,
+    socket: UnixStream,
+    may_block: bool,
+}
+
+impl Line {
+    /// Connects to the server.
+    pub(crate) fn connect(domain: &Domain, path: &Path, socket: UnixStream) -> io::Result<Line> {
+        if domain.backend() == Backend::Memfd {
+            let channel = Channel::connect(domain, path, socket.into())?;
+            return Ok(Line::Ring(Box::new(channel)));
+        }
+        offer(&socket, path, 0)?;
+        let (member, to) = attach(domain, &socket)?;
+        Ok(Line::Kernel(Kernel {
+            path: path.clone(),
+            // Receivers of the datagrams may be members of this path, too.
+            to: Some(to).filter(|to| *to != 0).ok_or_else(wrong)?,
+            member,
+            socket,
+            may_block: true,
+        }))
+    }
+
+    /// Accepts a client whose part has come; returns the path to it, too, which is of the mode that
+    /// the client has chosen for its own.
+    pub(crate) fn accept(
+        domain: &Domain,
+        chunks: usize,
+        socket: UnixStream,
+    ) -> io::Result<(Line, Path)> {
+        if domain.backend() == Backend::Memfd {
+            let path = Path::new(domain, Mode::CACHED_VOLATILE, chunks)?;
+            let channel = Channel::connect(domain, &path, socket.into())?;
+            return Ok((Line::Ring(Box::new(channel)), path));
+        }
+        let (member, _) = attach(domain, &socket)?;
+        let path = Path::new(domain, member.mode(), chunks)?;
+        offer(&socket, &path, member.number())?;
+        let kernel = Kernel {
+            path: path.clone(),
+            to: 0,
+            member,
+            socket,
+            may_block: false,
+        };
+        Ok((Line::Kernel(kernel), path))
+    }
+
+    /// Returns the membership in the other's path.
+    pub(crate) fn member(&self) -> &Member {
+        match self {
+            Line::Ring(channel) => channel.member(),
+            Line::Kernel(kernel) => &kernel.member,
+        }
+    }
+
+    /// Whether the kernel makes readable for the receiver what it cannot read yet.
+    pub(crate) fn is_by_kernel(&self) -> bool {
+        matches!(self, Line::Kernel(_))
+    }
+
+    /// Sends a message. A client waits for room, the server fails with `EAGAIN`.
+    pub(crate) fn send(&mut self, message: &Aggregate) -> io::Result<()> {
+        match self {
+            Line::Ring(channel) => channel.send(message),
+            Line::Kernel(kernel) => kernel.send(message),
+        }
+    }
+
+    /// As [`send`](Line::send), but never waits.
+    pub(crate) fn try_send(&mut self, message: &Aggregate) -> io::Result<()> {
+        match self {
+            Line::Ring(channel) => channel.try_send(message),
+            Line::Kernel(kernel) => kernel.try_send(message),
+        }
+    }
+
+    /// Receives a message; waits for one. `ECONNRESET` when the other side is gone.
+    pub(crate) fn receive(&mut self) -> io::Result<Received> {
+        let message = match self {
+            Line::Ring(channel) => channel.receive()?,
+            Line::Kernel(kernel) => return kernel.receive(),
+        };
+        message.ok_or_else(|| error(libc::ECONNRESET))
+    }
+
+    /// Receives a message that is there, or fails with `EAGAIN`.
+    pub(crate) fn try_receive(&mut self) -> io::Result<Received> {
+        let message = match self {
+            Line::Ring(channel) => channel.try_receive()?,
+            Line::Kernel(kernel) => return kernel.try_receive(false),
+        };
+        message.ok_or_else(|| error(libc::ECONNRESET))
+    }
+
+    /// Receives a message that is there and that names only what its sender may read; `EFAULT` for
+    /// others. By memfds these are the addresses given.
+    pub(crate) fn try_receive_checked(
+        &mut self,
+        readable: &[(u64, Range<usize>)],
+    ) -> io::Result<Received> {
+        if let Line::Kernel(kernel) = self {
+            return kernel.try_receive(true);
+        }
+        let message = self.try_receive()?;
+        let is_good = message.fragments().all(|it| {
+            let (start, end) = (it.address(), it.address() + it.len());
+            readable
+                .iter()
+                .any(|(_, it)| it.start <= start && end <= it.end)
+        });
+        match is_good {
+            true => Ok(message),
+            false => Err(error(libc::EFAULT)),
+        }
+    }
+
+    /// Prepares for waiting at the [descriptor](AsFd::as_fd); true if something is there.
+    pub(crate) fn arm(&mut self) -> bool {
+        match self {
+            Line::Ring(channel) => channel.arm(),
+            Line::Kernel(_) => false,
+        }
+    }
+
+    /// Fails if the other side is gone.
+    pub(crate) fn check(&mut self) -> io::Result<()> {
+        match self {
+            Line::Ring(channel) => channel.check(),
+            Line::Kernel(kernel) => kernel.check(),
+        }
+    }
+
+    /// Returns how many messages are not freed, and their bytes.
+    pub(crate) fn in_flight(&mut self, most: usize) -> io::Result<(usize, u64)> {
+        match self {
+            Line::Ring(channel) => {
+                channel.collect()?;
+                Ok((channel.in_flight(), channel.bytes_in_flight()))
+            }
+            Line::Kernel(kernel) => {
+                let (count, bytes) = kernel.path.in_flight();
+                if count * 2 < most {
+                    return Ok((count, bytes));
+                }
+                kernel.path.collect()?;
+                Ok(kernel.path.in_flight())
+            }
+        }
+    }
+
+    /// Returns the descriptors that are readable when there is something to do.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let second = match self {
+            Line::Ring(_) => None,
+            Line::Kernel(kernel) => Some(kernel.socket.as_fd()),
+        };
+        [self.as_fd()].into_iter().chain(second)
+    }
+}
+
+fn offer(socket: &UnixStream, path: &Path, number: u64) -> io::Result<()> {
+    let bytes = [PATH, number.to_le_bytes()];
+    send_descriptor(socket.as_fd(), bytes.as_flattened(), path.as_fd())
+}
+
+/// Joins the path that the other side offers; returns the number that comes with it, too.
+fn attach(domain: &Domain, socket: &UnixStream) -> io::Result<(Member, u64)> {
+    let mut bytes = [[0; 8]; 2];
+    let path = receive_descriptor(socket.as_fd(), bytes.as_flattened_mut())?;
+    match bytes {
+        [PATH, number] => Ok((Member::attach(domain, path)?, u64::from_le_bytes(number))),
+        _ => Err(wrong()),
+    }
+}
+
+fn wrong() -> io::Error {
+    error(libc::EPROTO)
+}
+
+impl Kernel {
+    fn send(&self, message: &Aggregate) -> io::Result<()> {
+        match self.may_block {
+            true => self.path.send(self.to, message).map(drop),
+            false => self.try_send(message),
+        }
+    }
+
+    fn try_send(&self, message: &Aggregate) -> io::Result<()> {
+        // The other side could make the descriptor block, which both have: look first.
+        if self.path.in_flight().0 >= MOST_IN_FLIGHT {
+            self.path.collect()?;
+        }
+        if poll_one(self.path.as_fd(), libc::POLLOUT)? & libc::POLLOUT == 0 {
+            return Err(error(libc::EAGAIN));
+        }
+        self.path.send(self.to, message).map(drop)
+    }
+
+    fn receive(&self) -> io::Result<Received> {
+        let message = self.member.receive()?;
+        let message = message.ok_or_else(|| error(libc::ECONNRESET))?;
+        Ok(message.contents().clone())
+    }
+
+    fn try_receive(&self, is_checked: bool) -> io::Result<Received> {
+        let found = poll_one(self.member.as_fd(), libc::POLLIN)?;
+        if found & libc::POLLIN == 0 {
+            return Err(match found & libc::POLLHUP {
+                0 => error(libc::EAGAIN),
+                _ => error(libc::ECONNRESET),
+            });
+        }
+        let message = self.member.receive()?;
+        let message = message.ok_or_else(|| error(libc::ECONNRESET))?;
+        if is_checked {
+            message.check()?;
+        }
+        Ok(message.contents().clone())
+    }
+
+    fn check(&self) -> io::Result<()> {
+        // Nothing more comes by the socket: bytes would keep the server busy.
+        match poll_one(self.socket.as_fd(), libc::POLLRDHUP | libc::POLLIN)? {
+            0 => Ok(()),
+            libc::POLLIN => Err(error(libc::EPROTO)),
+            _ => Err(error(libc::ECONNRESET)),
+        }
+    }
+}
+
+/// The descriptor to wait at after [`arm`](Line::arm).
+impl AsFd for Line {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Line::Ring(channel) => channel.as_fd(),
+            Line::Kernel(kernel) => kernel.member.as_fd(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Line({})", self.as_fd().as_raw_fd())
+    }
+}
