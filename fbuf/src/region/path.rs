@@ -217,7 +217,7 @@ impl Path {
         let run = table::lock().add_run(chunks, |start| {
             Ok(Arc::new(Run::new(path, start, chunks, charge)?))
         })?;
-        let given = RunShares::new(run.clone()).and_then(|shares| {
+        let given = RunShares::new(run.clone(), domain.clone()).and_then(|shares| {
             domain.map(&run, 0..pages, true)?;
             if self.mode.is_cached() {
                 for member in state.members.iter().flatten() {
@@ -292,6 +292,9 @@ impl Path {
             Role::Stranger => return,
             Role::Originator => {
                 state.originator = None;
+                for shares in &mut state.runs {
+                    shares.originator = None;
+                }
                 domain.count_fetched(core::mem::take(&mut state.notices));
                 read_all = true;
             }

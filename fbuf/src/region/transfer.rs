@@ -236,7 +236,7 @@ impl Path {
             Err(error) => {
                 let readers = state.readers(self.mode(), &extent.run);
                 if let Some(shares) = state.shares(&extent.run) {
-                    shares.withdraw_unreferenced(pages(), &readers);
+                    shares.withdraw_unreferenced(pages(), false, &readers);
                 }
                 Err(error)
             }
