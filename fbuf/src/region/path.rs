@@ -23,6 +23,7 @@ use super::{
     run::Run,
     shares::{Readers, RunShares},
     table,
+    waiters::Waited,
 };
 use crate::dag::Walk;
 
@@ -44,6 +45,7 @@ pub struct Path {
     receivers: [WaitQueue; MOST_MEMBERS],
     /// Where the originator waits for room and notices.
     pub(super) sender: WaitQueue,
+    pub(super) waited: Waited,
 }
 
 /// What a path is charged with, in bytes: its record, members and small messages.
@@ -107,6 +109,7 @@ impl Path {
                 _charge: account::current().map(|it| it.charge(Kind::Fbufs, 0, RECORD_BYTES)),
                 receivers: array::from_fn(|_| WaitQueue::new()),
                 sender: WaitQueue::new(),
+                waited: Waited::new(),
             })
         })?;
         originator.join(&path)?;
@@ -320,12 +323,16 @@ impl Path {
             }
         }
         self.retire_unused(&mut state);
+        let is_over = state.originator.is_none();
         drop(state);
         for extents in freed {
             self.release(extents);
         }
         self.receivers.iter().for_each(WaitQueue::wake_all);
         self.sender.wake_all();
+        if is_over {
+            self.waited.wake();
+        }
     }
 
     /// A receiver frees its messages one by one, with the path unlocked in between.

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use crate::aggregate::Aggregate;
 use crate::contents::{Contents, Received};
@@ -315,6 +317,16 @@ impl Member {
         match self.inner.chunks {
             None => self.inner.fd.as_raw_fd(),
             Some(_) => -1,
+        }
+    }
+
+    /// Sleeps while a word that the originator writes has this value: at most so long by memfds, and
+    /// until the originator is gone by the device. Wakes spuriously, too. Returns false if nobody
+    /// can sleep there: a peer told an address that has no chunk, or another path's.
+    pub(crate) fn wait(&self, word: &AtomicU32, value: u32, most: Duration) -> bool {
+        match self.inner.chunks {
+            None => raw::path_wait(self.as_fd(), word, value),
+            Some(_) => raw::futex_wait(word, value, most),
         }
     }
 

@@ -21,6 +21,7 @@ pub mod request {
     pub const SECURE: u64 = 0xc040_fb17;
     pub const CALL: u64 = 0xc040_fb18;
     pub const LEAVE: u64 = 0xc040_fb19;
+    pub const WAIT: u64 = 0xc040_fb1c;
 }
 
 /// The words of a request and of its answer.
@@ -102,6 +103,17 @@ pub unsafe fn map(
         return Err(error(libc::EEXIST));
     }
     Ok(())
+}
+
+/// Sleeps while the word, which the originator of a path writes, has this value and the originator
+/// is there. Wakes spuriously, too. Returns false if the word is not in the path's memory.
+pub fn path_wait(fd: BorrowedFd<'_>, word: &AtomicU32, value: u32) -> bool {
+    let mut words = [0; 8];
+    words[0] = word.as_ptr() as u64;
+    words[1] = value.into();
+    let result = ask_once(fd, request::WAIT, &mut words);
+    let number = result.err().and_then(|why| why.raw_os_error());
+    number.is_none_or(|it| [libc::EAGAIN, libc::EINTR, libc::EPIPE].contains(&it))
 }
 
 /// Sleeps while the word, which other processes may write, has this value. Wakes spuriously, too.

@@ -38,6 +38,7 @@ mod request {
     pub const CALL: u32 = number(0x18);
     pub const LEAVE: u32 = number(0x19);
     pub const IDLE: u32 = number(0x1a);
+    pub const WAIT: u32 = number(0x1c);
 }
 
 /// Takes the words at `argument`, and gives those that `answer` returns.

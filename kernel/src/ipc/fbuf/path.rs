@@ -8,7 +8,10 @@ use fs::{File, OpenFlags, Ready};
 use nucleus::{VirtAddr, VirtRange, addr::USER_END, task::Watch, try_vec, user};
 
 use super::{Words, domain, exchange, request, words};
-use crate::process::{signal, thread};
+use crate::process::{
+    futex::{self, Key},
+    signal, thread,
+};
 
 /// Pairs of addresses that one call gives at most.
 const MOST_PAIRS: usize = 1024;
@@ -88,6 +91,32 @@ impl PathFile {
         Ok(words([it.root, it.id, it.sender, it.bytes, notices]))
     }
 
+    /// Sleeps while a word of the path's memory has this value and the originator is there: the
+    /// futex of a ring that it writes.
+    ///
+    /// # Errors
+    /// `EAGAIN` for another value, `EPIPE` once the originator is gone, `EFAULT` for other memory,
+    /// a restart number after a signal.
+    fn wait(&self, at: u64, value: u64) -> Result<Words> {
+        let at = VirtAddr(usize::try_from(at).map_err(|_| Errno::EFAULT)?);
+        let space = thread::current_space().ok_or(Errno::ENOTTY)?;
+        let key = Key::new(&space, at, false)?;
+        let is_over = || self.path.readiness(Role::Stranger).is_over;
+        if !is_over() {
+            let object = self.path.note_waiter(at)?;
+            if !key.is_in(object) {
+                return Err(Errno::EFAULT);
+            }
+            let waited =
+                thread::with_current(|me| futex::wait_unless(me, key, at, value as u32, is_over));
+            waited.ok_or(Errno::ENOTTY)??;
+        }
+        match is_over() {
+            true => Err(Errno::EPIPE),
+            false => Ok(words([])),
+        }
+    }
+
     fn notices(&self, domain: &Arc<Domain>, at: u64, most: u64) -> Result<Words> {
         let most = most.min(MOST_PAIRS as u64) as usize;
         let mut pairs: Vec<[u64; 2]> = try_vec(most)?;
@@ -132,6 +161,7 @@ impl File for PathFile {
                 secured.map(|()| words([]))
             }
             request::CALL => self.call(domain, flags, words_in),
+            request::WAIT => self.wait(first, second),
             request::IDLE => {
                 let idle = self.path.set_idle(domain, addresses(first, second)?);
                 idle.map(|()| words([]))

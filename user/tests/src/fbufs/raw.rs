@@ -15,6 +15,7 @@ const SECURE: u32 = 0x17;
 const CALL: u32 = 0x18;
 const LEAVE: u32 = 0x19;
 const IDLE: u32 = 0x1a;
+const WAIT: u32 = 0x1c;
 
 /// Modes of paths.
 pub const CACHED: u64 = 0;
@@ -151,6 +152,11 @@ impl Path {
 
     pub fn idle(&self, start: *const u8, len: usize) -> Answer<()> {
         request(self, IDLE, &[start as u64, len as u64]).map(drop)
+    }
+
+    /// Sleeps while the word has this value and the originator is there.
+    pub fn wait(&self, word: *const u8, value: u32) -> Answer<()> {
+        request(self, WAIT, &[word as u64, value.into()]).map(drop)
     }
 
     pub fn leave(&self) -> Answer<()> {
