@@ -182,8 +182,8 @@ impl Domain {
         Counter::fbuf_revocations.add(pages.len() as u64);
     }
 
-    /// Removes the right to write pages of a run that it originates from its mappings. Returns false
-    /// if a device may be writing them.
+    /// Removes the right to write pages of a run that it originates from its mappings. Returns
+    /// false if a device may be writing them.
     pub(super) fn write_protect(&self, run: &Run, pages: Range<usize>) -> bool {
         let start = run.addresses(pages.clone()).start;
         let pages = pages.start as u64..pages.end as u64;

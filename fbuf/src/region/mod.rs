@@ -40,6 +40,7 @@ mod reading;
 mod run;
 mod shares;
 mod table;
+mod taking;
 mod transfer;
 mod waiters;
 

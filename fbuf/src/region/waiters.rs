@@ -4,13 +4,9 @@
 use alloc::{boxed::Box, vec::Vec};
 
 use abi::{Errno, Result};
-use nucleus::{
-    VirtAddr,
-    sync::{OnceBox, Rank, SpinLock},
-};
-use vm::Pager;
+use nucleus::sync::{OnceBox, Rank, SpinLock};
 
-use super::{MOST_PATH_CHUNKS, path::Path};
+use super::MOST_PATH_CHUNKS;
 
 /// Wakes all who wait for words in the object with this address.
 static WAKER: OnceBox<fn(usize)> = OnceBox::new();
@@ -29,7 +25,11 @@ impl Waited {
         Waited(SpinLock::new(Rank::Leaf, Vec::new()))
     }
 
-    fn add(&self, object: usize) -> Result<()> {
+    /// Adds an object.
+    ///
+    /// # Errors
+    /// `ENOMEM`, `ENOSPC` for too many.
+    pub fn add(&self, object: usize) -> Result<()> {
         let mut objects = self.0.lock();
         if objects.contains(&object) {
             return Ok(());
@@ -48,20 +48,5 @@ impl Waited {
         if let Some(waker) = WAKER.get() {
             objects.into_iter().for_each(waker);
         }
-    }
-}
-
-impl Path {
-    /// Notes that somebody is about to wait for a word at this address, who looks whether the path
-    /// is over before he sleeps. Returns the address of the object that has the word.
-    ///
-    /// # Errors
-    /// `EFAULT` for memory that is not the path's, `ENOMEM`, `ENOSPC`.
-    pub fn note_waiter(&self, at: VirtAddr) -> Result<usize> {
-        let run = self.state.lock().run_at(at.0 as u64);
-        let run = run.ok_or(Errno::EFAULT)?;
-        let object = core::ptr::from_ref(run.object()) as usize;
-        self.waited.add(object)?;
-        Ok(object)
     }
 }

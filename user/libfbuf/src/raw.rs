@@ -22,6 +22,7 @@ pub mod request {
     pub const CALL: u64 = 0xc040_fb18;
     pub const LEAVE: u64 = 0xc040_fb19;
     pub const WAIT: u64 = 0xc040_fb1c;
+    pub const TAKE: u64 = 0xc040_fb1d;
 }
 
 /// The words of a request and of its answer.
@@ -71,6 +72,19 @@ pub fn notices(fd: BorrowedFd<'_>, to: &mut [[u64; 2]]) -> io::Result<usize> {
     // The request writes at most `to.len()` pairs to `to`.
     ask(fd, request::NOTICES, &mut words)?;
     Ok((words[0] as usize).min(to.len()))
+}
+
+/// Reads from a file at an offset, or where it is without one.
+pub fn read_at(file: BorrowedFd<'_>, offset: Option<u64>, to: &mut [u8]) -> io::Result<usize> {
+    let (fd, at) = (file.as_raw_fd(), to.as_mut_ptr().cast());
+    // SAFETY: the call writes at most as many bytes as the slice has.
+    let count = checked(unsafe {
+        match offset {
+            Some(offset) => libc::pread(fd, at, to.len(), offset as libc::off_t),
+            None => libc::read(fd, at, to.len()),
+        }
+    })?;
+    Ok(count as usize)
 }
 
 /// Maps memory at a fixed address; returns `EEXIST` if something is there, unless `flags` has

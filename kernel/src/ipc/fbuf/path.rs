@@ -2,8 +2,14 @@
 
 use alloc::{format, sync::Arc, vec::Vec};
 
-use abi::{Errno, Result, raw::general::O_NONBLOCK};
-use fbuf::region::{Domain, MANY_NOTICES, MOST_RUN_CHUNKS, Path, Readiness, Role};
+use abi::{
+    Errno, Result,
+    raw::general::{O_NONBLOCK, SEEK_CUR},
+};
+use fbuf::{
+    Moving,
+    region::{Domain, MANY_NOTICES, MOST_RUN_CHUNKS, Path, Readiness, Role},
+};
 use fs::{File, OpenFlags, Ready};
 use nucleus::{VirtAddr, VirtRange, addr::USER_END, task::Watch, try_vec, user};
 
@@ -15,6 +21,12 @@ use crate::process::{
 
 /// Pairs of addresses that one call gives at most.
 const MOST_PAIRS: usize = 1024;
+
+/// Bytes that one call takes from a file at most.
+const MOST_TAKEN: u64 = 1 << 20;
+
+/// The offset in a file that has none.
+const NO_OFFSET: u64 = u64::MAX;
 
 /// A path, as long as a descriptor leads to it.
 pub struct PathFile {
@@ -117,6 +129,36 @@ impl PathFile {
         }
     }
 
+    /// Reads from a file, a pipe or a socket into fbufs that no message includes: whole pages get
+    /// there without a copy. `offset` is [`NO_OFFSET`] for what has none.
+    ///
+    /// # Errors
+    /// Those of [`Path::check_free`] and of reading; `EINVAL` for a file that cannot be spliced or
+    /// an offset that is missing or not allowed.
+    fn take(&self, domain: &Arc<Domain>, words_in: Words) -> Result<Words> {
+        let [fd, offset, at, len, ..] = words_in;
+        let len = len.min(MOST_TAKEN);
+        let end = at.checked_add(len).ok_or(Errno::EFAULT)?;
+        self.path.check_free(domain, at..end)?;
+        let fd = i32::try_from(fd).map_err(|_| Errno::EBADF)?;
+        let own = thread::current_shared().ok_or(Errno::EBADF)?;
+        let from = own.files.get(fd)?;
+        let file = from.readable()?;
+        let has_offset = file.seek(0, SEEK_CUR) != Err(Errno::ESPIPE);
+        let offset = (offset != NO_OFFSET).then_some(offset);
+        let is_good = offset.is_none_or(|it| it.checked_add(len).is_some_and(|it| it >> 63 == 0));
+        if !file.splices() || has_offset != offset.is_some() || !is_good {
+            return Err(Errno::EINVAL);
+        }
+        let mut taken = Moving::new(len as usize, usize::MAX);
+        file.read(offset, from.flags(), &mut taken)?;
+        let put = match taken.is_empty() {
+            true => 0,
+            false => self.path.put(domain, at, taken)?,
+        };
+        Ok(words([put as u64]))
+    }
+
     fn notices(&self, domain: &Arc<Domain>, at: u64, most: u64) -> Result<Words> {
         let most = most.min(MOST_PAIRS as u64) as usize;
         let mut pairs: Vec<[u64; 2]> = try_vec(most)?;
@@ -162,6 +204,7 @@ impl File for PathFile {
             }
             request::CALL => self.call(domain, flags, words_in),
             request::WAIT => self.wait(first, second),
+            request::TAKE => self.take(domain, words_in),
             request::IDLE => {
                 let idle = self.path.set_idle(domain, addresses(first, second)?);
                 idle.map(|()| words([]))

@@ -3,6 +3,7 @@
 pub mod deaths;
 mod raw;
 pub mod refused;
+pub mod taken;
 
 use raw::{Path, *};
 use support::prelude::*;

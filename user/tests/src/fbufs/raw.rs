@@ -16,6 +16,7 @@ const CALL: u32 = 0x18;
 const LEAVE: u32 = 0x19;
 const IDLE: u32 = 0x1a;
 const WAIT: u32 = 0x1c;
+const TAKE: u32 = 0x1d;
 
 /// Modes of paths.
 pub const CACHED: u64 = 0;
@@ -152,6 +153,13 @@ impl Path {
 
     pub fn idle(&self, start: *const u8, len: usize) -> Answer<()> {
         request(self, IDLE, &[start as u64, len as u64]).map(drop)
+    }
+
+    /// Reads from a file into fbufs; returns how many bytes.
+    pub fn take(&self, from: c_int, offset: u64, at: *mut u8, len: usize) -> Answer<usize> {
+        let words = [from as u64, offset, at as u64, len as u64];
+        let (_, words) = request(self, TAKE, &words)?;
+        Ok(words[0] as usize)
     }
 
     /// Sleeps while the word has this value and the originator is there.
