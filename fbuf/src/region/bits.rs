@@ -180,3 +180,61 @@ impl PageCounts {
         group.map_or(0, |words| words.iter().fold(0, |any, word| any | word))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    const PAGES: usize = 200;
+
+    #[test]
+    fn counts_are_those_of_single_pages() {
+        let mut counts = PageCounts::new(PAGES).expect("memory");
+        let mut plain = vec![0u16; PAGES];
+        let mut seed = 1u64;
+        for _ in 0..20_000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let (one, other) = (
+                (seed >> 33) as usize % PAGES,
+                (seed >> 45) as usize % (PAGES + 1),
+            );
+            let pages = one.min(other)..one.max(other);
+            match seed >> 60 {
+                0..8 => {
+                    counts.add(pages.clone());
+                    plain[pages].iter_mut().for_each(|count| *count += 1);
+                }
+                _ => {
+                    counts.subtract(pages.clone());
+                    let counted = plain[pages].iter_mut();
+                    counted.for_each(|count| *count = count.saturating_sub(1));
+                }
+            }
+            assert_eq!(
+                counts.counted(),
+                plain.iter().filter(|&&count| count > 0).count()
+            );
+            for is_zero in [false, true] {
+                let found = counts.next_range(one..PAGES, is_zero);
+                let fits = |&page: &usize| (plain[page] == 0) == is_zero;
+                let start = (one..PAGES).find(fits);
+                let end = |start| (start..PAGES).find(|page| !fits(page)).unwrap_or(PAGES);
+                assert_eq!(found, start.map(|start| start..end(start)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_count_has_no_room() {
+        let mut counts = PageCounts::new(PAGES).expect("memory");
+        for _ in 0..u16::MAX {
+            assert!(counts.have_room(60..70));
+            counts.add(60..70);
+        }
+        assert!(!counts.have_room(0..PAGES) && !counts.have_room(69..70));
+        assert!(counts.have_room(0..60) && counts.have_room(70..PAGES));
+        counts.subtract(60..65);
+        assert!(counts.have_room(0..65) && !counts.have_room(60..66));
+    }
+}

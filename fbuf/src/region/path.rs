@@ -39,6 +39,8 @@ pub struct Path {
     pub(super) state: Mutex<State>,
     /// The memory of a walk, for the next one.
     pub(super) spare: SpinLock<Option<Walk>>,
+    /// The memory of a freed message, for the next one; empty.
+    pub(super) spare_extents: SpinLock<Vec<Extent>>,
     /// Its records.
     _charge: Option<Charge>,
     /// Where each receiver waits for messages.
@@ -106,6 +108,7 @@ impl Path {
                     },
                 ),
                 spare: SpinLock::new(nucleus::sync::Rank::Leaf, None),
+                spare_extents: SpinLock::new(nucleus::sync::Rank::Leaf, Vec::new()),
                 _charge: account::current().map(|it| it.charge(Kind::Fbufs, 0, RECORD_BYTES)),
                 receivers: array::from_fn(|_| WaitQueue::new()),
                 sender: WaitQueue::new(),

@@ -88,7 +88,7 @@ impl Sent {
         self.chained = held.earlier.iter().map(|it| it.chained).sum::<usize>() + held.earlier.len();
         held.chained = self.chained;
         if space.mode().is_secured {
-            space.close_headers(ranges.into_iter().flat_map(|it| it.step_by(PAGE)));
+            space.close_headers(ranges.into_iter());
         }
         if held.pages == 0 {
             // All of it is others': the kernel keeps it.

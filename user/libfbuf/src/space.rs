@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::slice;
@@ -229,9 +229,9 @@ impl Space {
     }
 
     /// Keeps those of these pages that hold nodes from being written to.
-    pub(crate) fn close_headers(&self, pages: impl Iterator<Item = usize>) {
+    pub(crate) fn close_headers(&self, pages: impl Iterator<Item = Range<usize>>) {
         let mut division = lock(&self.inner.division);
-        pages.for_each(|page| division.headers.close(page));
+        pages.for_each(|pages| division.headers.close(pages));
     }
 
     pub(crate) fn is_by_device(&self) -> bool {
