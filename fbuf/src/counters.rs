@@ -17,6 +17,8 @@ nucleus::counters! {
     fbuf_revocations,
     /// Pages of fbufs whose contents the originator has dropped.
     fbuf_pages_dropped,
+    /// Bytes of files and queues that became contents of fbufs without being copied.
+    fbuf_bytes_taken,
     /// Pages of fbufs that the originator lost the right to write.
     fbuf_secured,
 }

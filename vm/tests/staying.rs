@@ -152,6 +152,44 @@ fn pages_that_may_not_be_written_fault_on_every_cpu() {
     });
 }
 
+/// The right to write goes and comes back for many pages at once, and only where it was: not for
+/// memory that the program has protected or replaced, for pages that are lent, or that may not be
+/// written yet.
+#[test]
+fn rights_come_back_without_a_fault() {
+    once("protected", || {
+        let (map, pager) = staying();
+        for i in 0..6 {
+            assert_eq!(map.write(page(i), b"x"), 1);
+        }
+        let writable = || (0..8).filter(|&i| map.pmap().permits(page(i), Access::Write));
+        assert!(writable().eq(0..6));
+        pager.refuses.store(true, SeqCst);
+        assert!(map.write_protect(&pager.object, 1..8, page(1)));
+        assert!(writable().eq(0..1));
+        assert_eq!(map.fault(page(1), Access::Write), Err(Fault::Protection));
+        map.widen(&*pager, 0..8, page(0));
+        assert!(writable().eq(0..1));
+        pager.refuses.store(false, SeqCst);
+        // Other pages than those at the addresses.
+        map.widen(&*pager, 0..4, page(1));
+        assert!(writable().eq(0..1));
+        let lent = pager.object.lend(2, || true).expect("resident");
+        map_zero(&map, pages(3, 1), false);
+        assert_eq!(byte(&map, page(3)), 0);
+        assert!(map.protect(pages(4, 1), Prot::READ).is_ok());
+        map.widen(&*pager, 0..8, page(0));
+        assert!(writable().filter(|&i| i != 3).eq([0, 1, 5]));
+        drop(lent);
+        map.widen(&*pager, 0..3, page(0));
+        assert!(writable().filter(|&i| i != 3).eq([0, 1, 2, 5]));
+        assert!(map.write_protect(&pager.object, 0..8, page(0)));
+        let held = map.pin(pages(0, 1), Access::Write).expect("memory");
+        assert!(!map.write_protect(&pager.object, 0..4, page(0)));
+        drop(held);
+    });
+}
+
 /// `mlockall` is not about memory that a program has with others at a fixed place; `mlock` of such
 /// memory is, and `munlockall` ends that.
 #[test]

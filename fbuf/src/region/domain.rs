@@ -15,7 +15,7 @@ use nucleus::{
     frame::check_not_scarce,
     sync::{OnceArc, Rank, SpinLock},
 };
-use vm::{Backing, LargeAdvice, Map, MapError, MapRequest, Place};
+use vm::{Backing, LargeAdvice, Map, MapError, MapRequest, Pager, Place};
 
 use super::{REGION_SIZE, REGION_START, path::Path, run::Run, table};
 use crate::counters::Counter;
@@ -180,6 +180,21 @@ impl Domain {
             self.map.unmap_staying(range);
         }
         Counter::fbuf_revocations.add(pages.len() as u64);
+    }
+
+    /// Removes the right to write pages of a run that it originates from its mappings. Returns
+    /// false if a device may be writing them.
+    pub(super) fn write_protect(&self, run: &Run, pages: Range<usize>) -> bool {
+        let start = run.addresses(pages.clone()).start;
+        let pages = pages.start as u64..pages.end as u64;
+        self.map.write_protect(run.object(), pages, start)
+    }
+
+    /// Gives its mappings of pages of a run that it originates the right to write back.
+    pub(super) fn widen(&self, run: &Run, pages: Range<usize>) {
+        let start = run.addresses(pages.clone()).start;
+        self.map
+            .widen(run, pages.start as u64..pages.end as u64, start);
     }
 
     /// Maps what `request` says for `range`; in parts where the program has mappings of its own,

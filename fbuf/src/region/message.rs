@@ -16,7 +16,7 @@ pub const MOST_MESSAGES: usize = 256;
 const MOST_EXTENTS: usize = 2 * MOST_RANGES;
 
 /// Ranges of pages whose memory a path's own charge covers.
-const UNCHARGED: usize = 16;
+pub(super) const UNCHARGED: usize = 16;
 
 /// Contiguous pages of one run that a message reaches.
 #[derive(Clone)]

@@ -40,7 +40,9 @@ mod reading;
 mod run;
 mod shares;
 mod table;
+mod taking;
 mod transfer;
+mod waiters;
 
 pub use domain::Domain;
 pub use idle::reclaim_idle;
@@ -49,6 +51,7 @@ pub use message::MOST_MESSAGES;
 pub use mode::{Mode, default_mode, set_default_mode};
 pub use path::{Path, Role};
 pub use transfer::{Readiness, Received};
+pub use waiters::set_waker;
 
 use nucleus::VirtAddr;
 

@@ -23,6 +23,7 @@ use super::{
     run::Run,
     shares::{Readers, RunShares},
     table,
+    waiters::Waited,
 };
 use crate::dag::Walk;
 
@@ -38,12 +39,15 @@ pub struct Path {
     pub(super) state: Mutex<State>,
     /// The memory of a walk, for the next one.
     pub(super) spare: SpinLock<Option<Walk>>,
+    /// The memory of a freed message, for the next one; empty.
+    pub(super) spare_extents: SpinLock<Vec<Extent>>,
     /// Its records.
     _charge: Option<Charge>,
     /// Where each receiver waits for messages.
     receivers: [WaitQueue; MOST_MEMBERS],
     /// Where the originator waits for room and notices.
     pub(super) sender: WaitQueue,
+    pub(super) waited: Waited,
 }
 
 /// What a path is charged with, in bytes: its record, members and small messages.
@@ -104,9 +108,11 @@ impl Path {
                     },
                 ),
                 spare: SpinLock::new(nucleus::sync::Rank::Leaf, None),
+                spare_extents: SpinLock::new(nucleus::sync::Rank::Leaf, Vec::new()),
                 _charge: account::current().map(|it| it.charge(Kind::Fbufs, 0, RECORD_BYTES)),
                 receivers: array::from_fn(|_| WaitQueue::new()),
                 sender: WaitQueue::new(),
+                waited: Waited::new(),
             })
         })?;
         originator.join(&path)?;
@@ -217,7 +223,7 @@ impl Path {
         let run = table::lock().add_run(chunks, |start| {
             Ok(Arc::new(Run::new(path, start, chunks, charge)?))
         })?;
-        let given = RunShares::new(run.clone()).and_then(|shares| {
+        let given = RunShares::new(run.clone(), domain.clone()).and_then(|shares| {
             domain.map(&run, 0..pages, true)?;
             if self.mode.is_cached() {
                 for member in state.members.iter().flatten() {
@@ -292,6 +298,9 @@ impl Path {
             Role::Stranger => return,
             Role::Originator => {
                 state.originator = None;
+                for shares in &mut state.runs {
+                    shares.originator = None;
+                }
                 domain.count_fetched(core::mem::take(&mut state.notices));
                 read_all = true;
             }
@@ -317,12 +326,16 @@ impl Path {
             }
         }
         self.retire_unused(&mut state);
+        let is_over = state.originator.is_none();
         drop(state);
         for extents in freed {
             self.release(extents);
         }
         self.receivers.iter().for_each(WaitQueue::wake_all);
         self.sender.wake_all();
+        if is_over {
+            self.waited.wake();
+        }
     }
 
     /// A receiver frees its messages one by one, with the path unlocked in between.

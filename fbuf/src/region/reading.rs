@@ -3,7 +3,8 @@
 use alloc::sync::Arc;
 use core::ops::Range;
 
-use nucleus::{Frame, PAGE_SIZE, ephemeral};
+use abi::Errno;
+use nucleus::{Frame, PAGE_SIZE, VirtAddr, ephemeral};
 use vm::{Pager, PagerError};
 
 use super::{
@@ -143,6 +144,19 @@ impl Path {
             Role::Receiver(_) => self.mode().is_cached(),
             Role::Stranger => false,
         }
+    }
+
+    /// Notes that somebody is about to wait for a word at this address, who looks whether the path
+    /// is over before he sleeps. Returns the address of the object that has the word.
+    ///
+    /// # Errors
+    /// `EFAULT` for memory that is not the path's, `ENOMEM`, `ENOSPC`.
+    pub fn note_waiter(&self, at: VirtAddr) -> abi::Result<usize> {
+        let run = self.state.lock().run_at(at.0 as u64);
+        let run = run.ok_or(Errno::EFAULT)?;
+        let object = core::ptr::from_ref(run.object()) as usize;
+        self.waited.add(object)?;
+        Ok(object)
     }
 }
 

@@ -20,7 +20,12 @@ use vm::{
     alloc_frame,
 };
 
-use super::{CHUNK, path::Path};
+use super::{
+    CHUNK,
+    bits::{each_word, next_range},
+    domain::Domain,
+    path::Path,
+};
 use crate::counters::Counter;
 
 /// Idle pages of all runs.
@@ -99,10 +104,17 @@ impl Run {
         word.is_some_and(|word| word.load(SeqCst) >> (page % 64) & 1 != 0)
     }
 
-    /// Sets whether the page may be written; returns whether that changed. Mappings keep the right
-    /// that they have.
-    pub(super) fn set_secured(&self, page: usize, secured: bool) -> bool {
-        change(&self.secured, page, secured)
+    /// Sets whether pages may be written; returns for how many that changed. Mappings keep the
+    /// right that they have.
+    pub(super) fn set_secured(&self, pages: Range<usize>, secured: bool) -> usize {
+        change(&self.secured, pages, secured)
+    }
+
+    /// Returns the first range of neighbouring pages within `within` that are secured, or that are
+    /// not.
+    pub(super) fn next_secured(&self, within: Range<usize>, secured: bool) -> Option<Range<usize>> {
+        let word = |at: usize| self.secured.get(at).map_or(0, |word| word.load(SeqCst));
+        next_range(word, within, secured)
     }
 
     /// Returns how many pages are secured.
@@ -113,29 +125,23 @@ impl Run {
 
     /// The contents of these pages are not needed any more, unless the originator writes them
     /// again. Returns false, and changes nothing, if a device may be writing them.
-    pub(super) fn set_idle(&self, pages: Range<usize>) -> bool {
-        let set = |page: usize, idle: bool| {
-            let more = usize::from(change(&self.idle, page, idle));
-            match idle {
-                true => IDLE_PAGES.fetch_add(more, Relaxed),
-                false => IDLE_PAGES.fetch_sub(more, Relaxed),
-            };
-        };
-        pages.clone().for_each(|page| set(page, true));
-        let protected = self.protect(pages.clone());
+    pub(super) fn set_idle(&self, pages: Range<usize>, originator: Option<&Domain>) -> bool {
+        let more = change(&self.idle, pages.clone(), true);
+        IDLE_PAGES.fetch_add(more, Relaxed);
+        let protected = self.protect(pages.clone(), originator);
         if !protected {
-            pages.for_each(|page| set(page, false));
+            self.wake(pages);
         }
         protected
     }
 
-    /// The page is used again. Returns whether it was idle.
-    pub(super) fn wake(&self, page: usize) -> bool {
-        let was_idle = change(&self.idle, page, false);
-        if was_idle {
-            IDLE_PAGES.fetch_sub(1, Relaxed);
+    /// Pages are used again. Returns how many were idle.
+    pub(super) fn wake(&self, pages: Range<usize>) -> usize {
+        let woken = change(&self.idle, pages, false);
+        if woken > 0 {
+            IDLE_PAGES.fetch_sub(woken, Relaxed);
         }
-        was_idle
+        woken
     }
 
     /// Drops up to `most` idle pages; returns how many.
@@ -145,7 +151,8 @@ impl Run {
         }
         let mut left = most;
         let dropped = self.object.remove_those(0..self.pages as u64, |page| {
-            let goes = left > 0 && self.wake(page as usize);
+            let page = page as usize;
+            let goes = left > 0 && self.wake(page..page + 1) > 0;
             left -= usize::from(goes);
             goes
         });
@@ -153,11 +160,16 @@ impl Run {
         dropped
     }
 
-    /// Removes the right to write these pages, which are secured, from all mappings. Returns false
-    /// if a device may be writing them.
-    pub(super) fn protect(&self, pages: Range<usize>) -> bool {
-        self.object
-            .write_protect(pages.start as u64..pages.end as u64)
+    /// Removes the right to write these pages, which are secured or idle, from the mappings of the
+    /// originator, if it is there. Returns false if a device may be writing them.
+    pub(super) fn protect(&self, pages: Range<usize>, originator: Option<&Domain>) -> bool {
+        match originator {
+            Some(domain) => domain.write_protect(self, pages),
+            None => {
+                let pages = pages.start as u64..pages.end as u64;
+                self.object.write_protect(pages)
+            }
+        }
     }
 
     /// Ends the run: frees its pages, removes every mapping of them, and lets none come any more.
@@ -170,9 +182,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        for page in 0..self.pages {
-            self.wake(page);
-        }
+        self.wake(0..self.pages);
     }
 }
 
@@ -183,21 +193,23 @@ fn bits(pages: usize) -> Result<Box<[AtomicU64]>, OutOfMemory> {
     Ok(words.into_boxed_slice())
 }
 
-/// Sets or clears a bit; returns whether that changed it.
-fn change(bits: &[AtomicU64], page: usize, to: bool) -> bool {
-    let Some(word) = bits.get(page / 64) else {
-        return false;
-    };
-    let bit = 1 << (page % 64);
-    // Most bits are as they should be.
-    if (word.load(SeqCst) & bit != 0) == to {
-        return false;
-    }
-    let before = match to {
-        true => word.fetch_or(bit, SeqCst),
-        false => word.fetch_and(!bit, SeqCst),
-    };
-    (before & bit != 0) != to
+/// Sets or clears bits; returns how many that changed.
+fn change(bits: &[AtomicU64], pages: Range<usize>, to: bool) -> usize {
+    let mut changed = 0;
+    each_word(pages, |at, mask| {
+        let Some(word) = bits.get(at) else { return };
+        // Most bits are as they should be.
+        let differs = |word: u64| mask & if to { !word } else { word };
+        if differs(word.load(SeqCst)) == 0 {
+            return;
+        }
+        let before = match to {
+            true => word.fetch_or(mask, SeqCst),
+            false => word.fetch_and(!mask, SeqCst),
+        };
+        changed += differs(before).count_ones() as usize;
+    });
+    changed
 }
 
 impl Pager for Run {
@@ -218,7 +230,8 @@ impl Pager for Run {
 
     fn punch_hole(&self, pages: Range<u64>) -> Option<Result<(), PagerError>> {
         let end = pages.end.min(self.pages as u64);
-        if (pages.start..end).any(|page| self.is_secured(page as usize)) {
+        let all = pages.start as usize..end as usize;
+        if self.next_secured(all, true).is_some() {
             return Some(Err(PagerError::Protected));
         }
         let count = end.saturating_sub(pages.start);
@@ -246,7 +259,7 @@ impl Pager for Run {
         let Some(page) = entering else { return true };
         let may_write = !page.is_lent() && !self.is_secured(index as usize);
         if may_write {
-            self.wake(index as usize);
+            self.wake(index as usize..index as usize + 1);
         }
         may_write
     }
@@ -257,11 +270,10 @@ impl Pager for Run {
 
     fn admit(&self, pages: Range<u64>, enter: &mut dyn FnMut() -> bool) {
         let is_within = pages.end <= self.pages as u64;
-        let is_secured = |page: u64| self.is_secured(page as usize);
-        if is_within && !self.has_ended.load(SeqCst) && !pages.clone().any(is_secured) {
-            for page in pages {
-                self.wake(page as usize);
-            }
+        let pages = pages.start as usize..pages.end as usize;
+        let is_writable = is_within && self.next_secured(pages.clone(), true).is_none();
+        if is_writable && !self.has_ended.load(SeqCst) {
+            self.wake(pages);
             enter();
         }
     }

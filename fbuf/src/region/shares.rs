@@ -4,11 +4,14 @@
 use alloc::{sync::Arc, vec::Vec};
 use core::ops::Range;
 
-use abi::{Errno, Result};
-use nucleus::try_filled;
-
-use super::{MOST_MEMBERS, bits::PageSet, domain::Domain, run::Run};
+use super::{
+    MOST_MEMBERS,
+    bits::{PageCounts, PageSet},
+    domain::Domain,
+    run::Run,
+};
 use crate::counters::Counter;
+use abi::{Errno, Result};
 
 /// The most domains that have been given pages of one run.
 const MOST_GRANTEES: usize = 64;
@@ -19,10 +22,10 @@ pub(super) type Readers = [Option<Arc<Domain>>; MOST_MEMBERS + 1];
 /// The state of a run. [guarded by the lock of the path]
 pub(super) struct RunShares {
     pub run: Arc<Run>,
+    /// Who may write the pages, until it leaves the path.
+    pub originator: Option<Arc<Domain>>,
     /// Messages that include each page.
-    references: Vec<u16>,
-    /// Pages with references.
-    referenced: usize,
+    references: PageCounts,
     /// Pages that were freed since the originator asked.
     noticed: PageSet,
     grants: Vec<Grant>,
@@ -37,10 +40,10 @@ struct Grant {
 impl RunShares {
     /// # Errors
     /// `ENOMEM`.
-    pub fn new(run: Arc<Run>) -> Result<RunShares> {
+    pub fn new(run: Arc<Run>, originator: Arc<Domain>) -> Result<RunShares> {
         Ok(RunShares {
-            references: try_filled(run.pages(), 0)?,
-            referenced: 0,
+            originator: Some(originator),
+            references: PageCounts::new(run.pages())?,
             noticed: PageSet::new(run.pages())?,
             grants: Vec::new(),
             run,
@@ -54,7 +57,7 @@ impl RunShares {
 
     /// Whether a message includes any of its pages.
     pub fn is_referenced(&self) -> bool {
-        self.referenced > 0
+        self.references.counted() > 0
     }
 
     /// Returns how many notices wait.
@@ -64,8 +67,12 @@ impl RunShares {
 
     /// Whether each of these pages is in some message.
     pub fn are_referenced(&self, pages: Range<usize>) -> bool {
-        let references = self.references.get(pages);
-        references.is_some_and(|references| references.iter().all(|&count| count > 0))
+        self.references.next_range(pages, true).is_none()
+    }
+
+    /// Whether none of these pages is in a message.
+    pub fn is_free(&self, pages: Range<usize>) -> bool {
+        self.references.next_range(pages, false).is_none()
     }
 
     /// Whether the domain was given all these pages.
@@ -82,8 +89,8 @@ impl RunShares {
     /// # Errors
     /// `EAGAIN` if not, `EFAULT` for pages beyond the end.
     pub fn check_room(&self, pages: Range<usize>) -> Result<()> {
-        let references = self.references.get(pages).ok_or(Errno::EFAULT)?;
-        match references.iter().all(|&count| count < u16::MAX) {
+        match self.references.have_room(pages.clone()) {
+            _ if pages.end > self.run.pages() => Err(Errno::EFAULT),
             true => Ok(()),
             false => Err(Errno::EAGAIN),
         }
@@ -131,15 +138,8 @@ impl RunShares {
 
     /// Adds a reference to each page. [`check_room`](RunShares::check_room) came before.
     pub fn refer(&mut self, pages: Range<usize>) {
-        let first = pages.start;
-        let Some(references) = self.references.get_mut(pages) else {
-            return;
-        };
-        for (page, count) in (first..).zip(references) {
-            self.referenced += usize::from(*count == 0);
-            *count += 1;
-            self.run.wake(page);
-        }
+        self.references.add(pages.clone());
+        self.run.wake(pages);
     }
 
     /// Removes the right to write those of `pages` that still may be written.
@@ -148,16 +148,11 @@ impl RunShares {
     /// `EBUSY` if a device may be writing them; a part may be secured then.
     pub fn secure(&mut self, pages: Range<usize>) -> Result<()> {
         let mut rest = pages;
-        while let Some(start) = rest.find(|&page| !self.run.is_secured(page)) {
-            let end = rest.find(|&page| self.run.is_secured(page));
-            let part = start..end.unwrap_or(rest.end);
-            for page in part.clone() {
-                self.run.set_secured(page, true);
-            }
-            if !self.run.protect(part.clone()) {
-                for page in part {
-                    self.run.set_secured(page, false);
-                }
+        while let Some(part) = self.run.next_secured(rest.clone(), false) {
+            rest.start = part.end;
+            self.run.set_secured(part.clone(), true);
+            if !self.run.protect(part.clone(), self.originator.as_deref()) {
+                self.run.set_secured(part, false);
                 return Err(Errno::EBUSY);
             }
             Counter::fbuf_secured.add(part.len() as u64);
@@ -170,9 +165,10 @@ impl RunShares {
     /// # Errors
     /// `EBUSY` if messages include some, or a device may be writing them.
     pub fn set_idle(&mut self, pages: Range<usize>) -> Result<()> {
-        let references = self.references.get(pages.clone()).ok_or(Errno::EFAULT)?;
-        let is_free = references.iter().all(|&count| count == 0);
-        match is_free && self.run.set_idle(pages) {
+        if pages.end > self.run.pages() {
+            return Err(Errno::EFAULT);
+        }
+        match self.is_free(pages.clone()) && self.run.set_idle(pages, self.originator.as_deref()) {
             true => Ok(()),
             false => Err(Errno::EBUSY),
         }
@@ -182,32 +178,16 @@ impl RunShares {
     /// given them and may be written again; with `notes`, they are noted for the originator.
     /// Returns how many notes are new.
     pub fn unrefer(&mut self, pages: Range<usize>, notes: bool, readers: &Readers) -> usize {
-        let mut rest = pages;
-        let mut noted = 0;
-        while rest.start < rest.end {
-            let start = rest.start;
-            let last = |shares: &RunShares, page| shares.references.get(page) == Some(&1);
-            let is_last = last(self, start);
-            let end = (start..rest.end).find(|&page| last(self, page) != is_last);
-            let part = start..end.unwrap_or(rest.end);
-            rest.start = part.end;
-            if let Some(references) = self.references.get_mut(part.clone()) {
-                for count in references {
-                    *count = count.saturating_sub(1);
-                }
-            }
-            if is_last {
-                self.referenced -= part.len();
-                noted += self.withdraw(part, notes, readers);
-            }
-        }
-        noted
+        self.references.subtract(pages.clone());
+        self.withdraw_unreferenced(pages, notes, readers)
     }
 
     /// Withdraws pages without references.
     fn withdraw(&mut self, pages: Range<usize>, notes: bool, readers: &Readers) -> usize {
-        for page in pages.clone() {
-            self.run.set_secured(page, false);
+        if self.run.set_secured(pages.clone(), false) > 0
+            && let Some(originator) = &self.originator
+        {
+            originator.widen(&self.run, pages.clone());
         }
         for grant in &mut self.grants {
             let mut rest = pages.clone();
@@ -227,20 +207,20 @@ impl RunShares {
         }
     }
 
-    /// Withdraws those of `pages` that have no reference, after a message was not sent.
-    pub fn withdraw_unreferenced(&mut self, pages: Range<usize>, readers: &Readers) {
+    /// Withdraws those of `pages` that have no reference. Returns how many notes are new.
+    pub fn withdraw_unreferenced(
+        &mut self,
+        pages: Range<usize>,
+        notes: bool,
+        readers: &Readers,
+    ) -> usize {
         let mut rest = pages;
-        while rest.start < rest.end {
-            let start = rest.start;
-            let is_free = |page| self.references.get(page) == Some(&0);
-            let free = is_free(start);
-            let end = (start..rest.end).find(|&page| is_free(page) != free);
-            let part = start..end.unwrap_or(rest.end);
+        let mut noted = 0;
+        while let Some(part) = self.references.next_range(rest.clone(), true) {
             rest.start = part.end;
-            if free {
-                self.withdraw(part, false, readers);
-            }
+            noted += self.withdraw(part, notes, readers);
         }
+        noted
     }
 
     /// The address space of a domain goes away.

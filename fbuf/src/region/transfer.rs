@@ -15,12 +15,12 @@ use alloc::{sync::Arc, vec::Vec};
 use core::ops::Range;
 
 use abi::{Errno, Result};
-use nucleus::{VirtRange, frame::check_not_scarce, try_vec};
+use nucleus::{VirtRange, frame::check_not_scarce};
 
 use super::{
     MOST_MEMBERS,
     domain::Domain,
-    message::Extent,
+    message::{Extent, UNCHARGED},
     path::{Path, Role, State},
     reading::Reading,
 };
@@ -108,7 +108,9 @@ impl Path {
         walk: &Walk,
         reading: &mut Reading<'_>,
     ) -> Result<(Vec<Extent>, Vec<Extent>)> {
-        let (mut own, mut others) = (try_vec(walk.pages.len())?, Vec::new());
+        let mut own = core::mem::take(&mut *self.spare_extents.lock());
+        own.try_reserve(walk.pages.len())?;
+        let mut others = Vec::new();
         for range in walk.pages.iter() {
             let mut start = range.start;
             while start < range.end {
@@ -236,7 +238,7 @@ impl Path {
             Err(error) => {
                 let readers = state.readers(self.mode(), &extent.run);
                 if let Some(shares) = state.shares(&extent.run) {
-                    shares.withdraw_unreferenced(pages(), &readers);
+                    shares.withdraw_unreferenced(pages(), false, &readers);
                 }
                 Err(error)
             }
@@ -281,6 +283,15 @@ impl Path {
             path.retire_unused(&mut state);
             drop(state);
             rest = &rest[count..];
+        }
+    }
+
+    /// Keeps the memory of a message for the next one, unless it is large.
+    fn keep(&self, mut extents: Vec<Extent>) {
+        extents.clear();
+        if extents.capacity() <= UNCHARGED {
+            let before = core::mem::replace(&mut *self.spare_extents.lock(), extents);
+            drop(before);
         }
     }
 
@@ -341,6 +352,7 @@ impl Path {
             }
             self.retire_unused(&mut state);
             drop(state);
+            self.keep(extents);
         } else {
             drop(state);
             self.release(extents);

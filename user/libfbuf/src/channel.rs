@@ -20,7 +20,7 @@ use crate::space::{Fbuf, Mode};
 /// Messages that may be sent and not yet freed, in each direction.
 const SLOTS: u32 = 256;
 
-/// A futex has no descriptor: after so long, the sleeper looks whether the peer is gone.
+/// By memfds nothing wakes who waits for a peer that is gone: after so long, the sleeper looks.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The first word of an offer.
@@ -459,7 +459,7 @@ impl Channel {
         self.shared.own.start_waiting(what);
         let mut is_awake = is_ready(peer);
         if !is_awake {
-            if !raw::futex_wait(bell, seen, LOOK) {
+            if !self.shared.member.wait(bell, seen, LOOK) {
                 // An error of `poll` comes again when the peer is looked for.
                 let _ = raw::poll(&mut self.shared.polled(), LOOK.as_millis() as i32);
             }

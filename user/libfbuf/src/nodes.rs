@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 
 use crate::raw::error;
 use crate::region::{Bytes, PAGE};
@@ -215,11 +216,11 @@ impl HeaderPages {
         None
     }
 
-    /// Keeps a page from being written to until it is empty.
-    pub(crate) fn close(&mut self, at: usize) {
-        if let Some(header) = self.pages.get_mut(&at) {
+    /// Keeps those of these pages that have nodes from being written to until they are empty.
+    pub(crate) fn close(&mut self, pages: Range<usize>) {
+        for (_, header) in self.pages.range_mut(pages.clone()) {
             header.is_closed = true;
-            self.partial.retain(|it| *it != at);
         }
+        self.partial.retain(|at| !pages.contains(at));
     }
 }

@@ -6,7 +6,9 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::process;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use crate::aggregate::Aggregate;
 use crate::contents::{Contents, Received};
@@ -23,6 +25,9 @@ pub struct Path {
     space: Space,
     sent: Arc<Mutex<Sent>>,
 }
+
+/// Bytes that are taken from a file at once.
+const MOST_TAKEN: usize = 1 << 20;
 
 /// Notices that are read at once.
 const NOTICES: usize = 64;
@@ -85,6 +90,39 @@ impl Path {
     /// `ENOSPC` at the path's limit, `ENOMEM`.
     pub fn copy(&self, bytes: &[u8]) -> io::Result<Aggregate> {
         self.with_notices(|| Aggregate::copied(&self.space, bytes))
+    }
+
+    /// Returns an aggregate with at most so many bytes of a file from an offset on, or of a pipe or
+    /// a stream socket, which have none: what one read gives, 1 MiB at most. By the device, whole
+    /// pages are not copied.
+    ///
+    /// # Errors
+    /// Those of `read`, `ENOSPC` at the path's limit, `ENOMEM`; `EINVAL` for a file that cannot be
+    /// spliced, or without an offset for one that has offsets.
+    pub fn take(
+        &self,
+        file: BorrowedFd<'_>,
+        offset: Option<u64>,
+        most: usize,
+    ) -> io::Result<Aggregate> {
+        let most = most.min(MOST_TAKEN);
+        // The file's pages are the fbuf's.
+        let before = offset.map_or(0, |offset| offset as usize % PAGE);
+        let mut fbuf = self.allocate(before + most)?;
+        let count = match self.space.is_by_device() {
+            true => {
+                let at = (fbuf.start() + before) as u64;
+                let offset = offset.unwrap_or(u64::MAX);
+                let mut words = [file.as_raw_fd() as u64, offset, at, most as u64, 0, 0, 0, 0];
+                raw::ask(self.as_fd(), request::TAKE, &mut words)?;
+                words[0] as usize
+            }
+            false => raw::read_at(file, offset, &mut fbuf[before..before + most])?,
+        };
+        match count {
+            0 => Ok(self.empty()),
+            _ => Aggregate::new(fbuf, before + count)?.clip_front(before as u64),
+        }
     }
 
     /// Returns a received message as an aggregate, without copying it: it can be sent on, joined
@@ -403,6 +441,16 @@ impl Member {
         match self.inner.memory {
             Memory::Device(_) => self.as_fd().as_raw_fd(),
             Memory::Memfd { .. } => -1,
+        }
+    }
+
+    /// Sleeps while a word that the originator writes has this value: at most so long by memfds,
+    /// and until the originator is gone by the device. Wakes spuriously, too. Returns false if
+    /// threads cannot sleep there: a peer named an address without a chunk, or another path's.
+    pub(crate) fn wait(&self, word: &AtomicU32, value: u32, most: Duration) -> bool {
+        match self.inner.memory {
+            Memory::Device(_) => raw::path_wait(self.as_fd(), word, value),
+            Memory::Memfd { .. } => raw::futex_wait(word, value, most),
         }
     }
 

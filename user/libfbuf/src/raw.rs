@@ -23,6 +23,8 @@ pub mod request {
     pub const LEAVE: u64 = 0xc040_fb19;
     pub const IDLE: u64 = 0xc040_fb1a;
     pub const RANGES: u64 = 0xc040_fb1b;
+    pub const WAIT: u64 = 0xc040_fb1c;
+    pub const TAKE: u64 = 0xc040_fb1d;
 }
 
 /// The words of a request and of its answer.
@@ -86,6 +88,19 @@ pub fn ranges(fd: BorrowedFd<'_>, message: u64, to: &mut [[u64; 2]]) -> io::Resu
     Ok(words[0] as usize)
 }
 
+/// Reads from a file at an offset, or where it is without one.
+pub fn read_at(file: BorrowedFd<'_>, offset: Option<u64>, to: &mut [u8]) -> io::Result<usize> {
+    let (fd, at) = (file.as_raw_fd(), to.as_mut_ptr().cast());
+    // SAFETY: the call writes at most as many bytes as the slice has.
+    let count = checked(unsafe {
+        match offset {
+            Some(offset) => libc::pread(fd, at, to.len(), offset as libc::off_t),
+            None => libc::read(fd, at, to.len()),
+        }
+    })?;
+    Ok(count as usize)
+}
+
 /// Maps memory at a fixed address; returns `EEXIST` if something is there, unless `flags` has
 /// `MAP_FIXED`.
 ///
@@ -116,6 +131,17 @@ pub unsafe fn map(
         return Err(error(libc::EEXIST));
     }
     Ok(())
+}
+
+/// Sleeps while the word, which the originator of a path writes, has this value and the originator
+/// is there. Wakes spuriously, too. Returns false if the word is not in the path's memory.
+pub fn path_wait(fd: BorrowedFd<'_>, word: &AtomicU32, value: u32) -> bool {
+    let mut words = [0; 8];
+    words[0] = word.as_ptr() as u64;
+    words[1] = value.into();
+    let result = ask_once(fd, request::WAIT, &mut words);
+    let number = result.err().and_then(|why| why.raw_os_error());
+    number.is_none_or(|it| [libc::EAGAIN, libc::EINTR, libc::EPIPE].contains(&it))
 }
 
 /// Sleeps while the word, which other processes may write, has this value. Wakes spuriously, too.

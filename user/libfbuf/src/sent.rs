@@ -74,11 +74,13 @@ impl Sent {
             pages: 0,
         };
         for range in &ranges {
-            self.each(range.clone(), |holder, messages, free| {
-                let before = mem::replace(holder, mark);
+            self.each(range.clone(), |holders, messages, free| {
+                let before = holders[0];
                 if before != mark {
-                    held.pages += 1;
-                    held.earlier.extend(leave(messages, free, before));
+                    holders.fill(mark);
+                    held.pages += holders.len();
+                    held.earlier
+                        .extend(leave(messages, free, before, holders.len()));
                 }
             });
         }
@@ -93,7 +95,7 @@ impl Sent {
         self.chained = held.earlier.iter().map(|it| it.chained).sum::<usize>() + held.earlier.len();
         held.chained = self.chained;
         if space.mode().is_secured {
-            space.close_headers(ranges.into_iter().flat_map(|it| it.step_by(PAGE)));
+            space.close_headers(ranges.into_iter());
         }
         if held.pages == 0 {
             // All of it is others': the kernel keeps it.
@@ -108,17 +110,19 @@ impl Sent {
     /// has any more, to be dropped outside the lock.
     pub(crate) fn take_notice(&mut self, pages: Range<usize>) -> Vec<impl Drop + use<>> {
         let mut gone = Vec::new();
-        self.each(pages, |holder, messages, free| {
-            gone.extend(leave(messages, free, mem::take(holder)));
+        self.each(pages, |holders, messages, free| {
+            gone.extend(leave(messages, free, holders[0], holders.len()));
+            holders.fill(0);
         });
         gone.into_iter().map(Some).map(Gone).collect()
     }
 
-    /// Calls `each` with the holder of every page of a range, and with the messages.
+    /// Calls `each` with the holders of neighbouring pages of a range that have the same one, and
+    /// with the messages.
     fn each(
         &mut self,
         pages: Range<usize>,
-        mut each: impl FnMut(&mut u32, &mut [Option<Held>], &mut Vec<usize>),
+        mut each: impl FnMut(&mut [u32], &mut [Option<Held>], &mut Vec<usize>),
     ) {
         let mut start = pages.start;
         while start < pages.end {
@@ -127,20 +131,25 @@ impl Sent {
             let chunk = chunk.or_insert_with(|| Box::new([0; CHUNK / PAGE]));
             let first = start % CHUNK / PAGE;
             let count = (end - start).div_ceil(PAGE);
-            for holder in chunk.iter_mut().skip(first).take(count) {
-                each(holder, &mut self.messages, &mut self.free);
+            for holders in chunk[first..first + count].chunk_by_mut(|a, b| a == b) {
+                each(holders, &mut self.messages, &mut self.free);
             }
             start = end;
         }
     }
 }
 
-/// Takes a page from its holder; returns the message if that was its last.
-fn leave(messages: &mut [Option<Held>], free: &mut Vec<usize>, holder: u32) -> Option<Held> {
+/// Takes so many pages from their holder; returns the message if those were its last.
+fn leave(
+    messages: &mut [Option<Held>],
+    free: &mut Vec<usize>,
+    holder: u32,
+    pages: usize,
+) -> Option<Held> {
     let place = (holder as usize).checked_sub(1)?;
     let message = messages.get_mut(place)?;
     let held = message.as_mut()?;
-    held.pages -= 1;
+    held.pages -= pages;
     if held.pages > 0 {
         return None;
     }

@@ -249,9 +249,9 @@ impl Space {
     }
 
     /// Keeps those of these pages that hold nodes from being written to.
-    pub(crate) fn close_headers(&self, pages: impl Iterator<Item = usize>) {
+    pub(crate) fn close_headers(&self, pages: impl Iterator<Item = Range<usize>>) {
         let mut division = lock(&self.inner.division);
-        pages.for_each(|page| division.headers.close(page));
+        pages.for_each(|pages| division.headers.close(pages));
     }
 
     /// Returns the addresses of its place by memfds.

@@ -1,9 +1,12 @@
-//! Making mappings of sole anons writable again without a fault for each page.
+//! Making mappings of sole anons and of shared objects' pages writable again without a fault for
+//! each page.
 
-use nucleus::{PAGE_SHIFT, Pmap, VirtAddr, VirtRange};
+use core::ops::Range;
+use nucleus::{PAGE_SHIFT, Pmap, Prot, VirtAddr, VirtRange, pmap::Pending};
 
-use super::entry::MapEntry;
+use super::{Map, entry::MapEntry};
 use crate::amap::{Slot, Slots};
+use crate::object::{NARROWED, Object, Pager};
 
 /// The span of a page table of level 1.
 const TABLE_SPAN: usize = 512 << PAGE_SHIFT;
@@ -17,15 +20,88 @@ pub(super) fn widen(pmap: &Pmap, entry: &MapEntry, range: VirtRange) {
     amap.for_each_part(entry.keys(range), &mut |keys, mut slots| {
         let part = VirtRange::new(entry.address(keys.start), entry.address(keys.end));
         make_sole(entry, &mut slots, part);
-        // A part may extend into the next page table.
-        let middle = VirtAddr((part.start.0 & !(TABLE_SPAN - 1)) + TABLE_SPAN).min(part.end);
-        for run in [
-            VirtRange::new(part.start, middle),
-            VirtRange::new(middle, part.end),
-        ] {
+        for run in by_table(part) {
             widen_run(pmap, entry, &slots, run);
         }
     });
+}
+
+/// Splits a part of a chunk, which may extend into the next page table.
+fn by_table(part: VirtRange) -> [VirtRange; 2] {
+    let middle = VirtAddr((part.start.0 & !(TABLE_SPAN - 1)) + TABLE_SPAN).min(part.end);
+    [
+        VirtRange::new(part.start, middle),
+        VirtRange::new(middle, part.end),
+    ]
+}
+
+impl Map {
+    /// Removes the right to write the object's `pages`, which are mapped from `start` on, as
+    /// [`Object::write_protect`] does for all their mappings: for objects of which no other mapping
+    /// can be written. Returns false if a device may be writing the object's pages.
+    pub fn write_protect(&self, object: &Object, pages: Range<u64>, start: VirtAddr) -> bool {
+        if object.is_pinned() {
+            return false;
+        }
+        let _space = self.space.read();
+        let mut pending = Pending::new();
+        object.walk(&pages, &mut |first, chunk, slots| {
+            let first = first + slots.start as u64 - pages.start;
+            let start = start + ((first as usize) << PAGE_SHIFT);
+            let part = VirtRange::new(start, start + (slots.len() << PAGE_SHIFT));
+            // A fault that asked before has entered its mapping; a later one is refused.
+            let _there = chunk.lock();
+            self.pmap.protect(part, NARROWED, &mut pending);
+            true
+        });
+        pending.flush();
+        // A pin counts before it looks for the right to write.
+        !object.is_pinned()
+    }
+
+    /// Gives the mappings of `pages` of the pager's object from `start` on the right to write,
+    /// where they are shared, may have it, and [`Pager::mark_dirty`] agrees. Other pages are left
+    /// to faults.
+    pub fn widen(&self, pager: &dyn Pager, pages: Range<u64>, start: VirtAddr) {
+        let space = self.space.read();
+        let mut rest = pages;
+        let mut va = start;
+        while !rest.is_empty()
+            && let Some(entry) = space.lookup(va)
+        {
+            let count = ((entry.range.end - va) >> PAGE_SHIFT) as u64;
+            let part = rest.start..rest.end.min(rest.start + count);
+            let is_it = entry.object.as_ref().is_some_and(|object| {
+                core::ptr::eq(object.pager.object(), pager.object())
+                    && entry.index(object, va) == part.start
+            });
+            if is_it && entry.shared && entry.prot.contains(Prot::WRITE) {
+                self.widen_shared(pager, part.clone(), va);
+            }
+            va = va + (((part.end - part.start) as usize) << PAGE_SHIFT);
+            rest.start = part.end;
+        }
+    }
+
+    fn widen_shared(&self, pager: &dyn Pager, pages: Range<u64>, start: VirtAddr) {
+        pager.object().walk(&pages, &mut |first, chunk, slots| {
+            let at = |slot: usize| {
+                let index = first + slot as u64 - pages.start;
+                start + ((index as usize) << PAGE_SHIFT)
+            };
+            let there = chunk.lock();
+            for run in by_table(VirtRange::new(at(slots.start), at(slots.end))) {
+                self.pmap.widen_each(run, |va| {
+                    let slot = slots.start + ((va - at(slots.start)) >> PAGE_SHIFT);
+                    let frame = there.get(slot)?.writable()?;
+                    let index = first + slot as u64;
+                    let may_write = pager.mark_dirty(index, Some(frame));
+                    may_write.then_some((frame, Prot::WRITE))
+                });
+            }
+            true
+        });
+    }
 }
 
 /// Turns anons of `run` without other owners left into sole ones.

@@ -56,6 +56,14 @@ impl Page {
         matches!(self, Page::At(location) if location.is_swapped())
     }
 
+    /// The frame, if the page is resident and may be written as it is.
+    pub(crate) fn writable(&self) -> Option<&Frame> {
+        match self {
+            Page::At(location) => location.frame_to_write(),
+            _ => None,
+        }
+    }
+
     /// The frame, if the page is resident, for a writer.
     pub(super) fn frame_to_write(&mut self) -> Option<&Frame> {
         match self {

@@ -55,6 +55,8 @@ mod request {
     pub const LEAVE: u32 = number(0x19);
     pub const IDLE: u32 = number(0x1a);
     pub const RANGES: u32 = number(0x1b);
+    pub const WAIT: u32 = number(0x1c);
+    pub const TAKE: u32 = number(0x1d);
 }
 
 /// Takes the words at `argument`, and gives those that `answer` returns.

@@ -2,16 +2,31 @@
 
 use alloc::{format, sync::Arc, vec::Vec};
 
-use abi::{Errno, Result, raw::general::O_NONBLOCK};
-use fbuf::region::{Domain, MANY_NOTICES, MOST_RUN_CHUNKS, Path, Readiness, Role};
+use abi::{
+    Errno, Result,
+    raw::general::{O_NONBLOCK, SEEK_CUR},
+};
+use fbuf::{
+    Moving,
+    region::{Domain, MANY_NOTICES, MOST_RUN_CHUNKS, Path, Readiness, Role},
+};
 use fs::{File, OpenFlags, Ready};
 use nucleus::{VirtAddr, VirtRange, addr::USER_END, task::Watch, try_vec, user};
 
 use super::{Words, domain, exchange, request, words};
-use crate::process::{signal, thread};
+use crate::process::{
+    futex::{self, Key},
+    signal, thread,
+};
 
 /// Pairs of addresses that one call gives at most.
 const MOST_PAIRS: usize = 1024;
+
+/// Bytes that one call takes from a file at most.
+const MOST_TAKEN: u64 = 1 << 20;
+
+/// The offset in a file that has none.
+const NO_OFFSET: u64 = u64::MAX;
 
 /// A path, as long as a descriptor leads to it.
 pub struct PathFile {
@@ -89,6 +104,62 @@ impl PathFile {
         Ok(words([it.root, it.id, it.sender, it.bytes, notices]))
     }
 
+    /// Sleeps while a word of the path's memory has this value and the originator is there: the
+    /// futex of a ring that it writes.
+    ///
+    /// # Errors
+    /// `EAGAIN` for another value, `EPIPE` once the originator is gone, `EFAULT` for other memory,
+    /// a restart number after a signal.
+    fn wait(&self, at: u64, value: u64) -> Result<Words> {
+        let at = VirtAddr(usize::try_from(at).map_err(|_| Errno::EFAULT)?);
+        let space = thread::current_space().ok_or(Errno::ENOTTY)?;
+        let key = Key::new(&space, at, false)?;
+        let is_over = || self.path.readiness(Role::Stranger).is_over;
+        if !is_over() {
+            let object = self.path.note_waiter(at)?;
+            if !key.is_in(object) {
+                return Err(Errno::EFAULT);
+            }
+            let waited =
+                thread::with_current(|me| futex::wait_unless(me, key, at, value as u32, is_over));
+            waited.ok_or(Errno::ENOTTY)??;
+        }
+        match is_over() {
+            true => Err(Errno::EPIPE),
+            false => Ok(words([])),
+        }
+    }
+
+    /// Reads from a file, a pipe or a socket into fbufs that no message includes: whole pages get
+    /// there without a copy. `offset` is [`NO_OFFSET`] for what has none.
+    ///
+    /// # Errors
+    /// Those of [`Path::check_free`] and of reading; `EINVAL` for a file that cannot be spliced or
+    /// an offset that is missing or not allowed.
+    fn take(&self, domain: &Arc<Domain>, words_in: Words) -> Result<Words> {
+        let [fd, offset, at, len, ..] = words_in;
+        let len = len.min(MOST_TAKEN);
+        let end = at.checked_add(len).ok_or(Errno::EFAULT)?;
+        self.path.check_free(domain, at..end)?;
+        let fd = i32::try_from(fd).map_err(|_| Errno::EBADF)?;
+        let own = thread::current_shared().ok_or(Errno::EBADF)?;
+        let from = own.files.get(fd)?;
+        let file = from.readable()?;
+        let has_offset = file.seek(0, SEEK_CUR) != Err(Errno::ESPIPE);
+        let offset = (offset != NO_OFFSET).then_some(offset);
+        let is_good = offset.is_none_or(|it| it.checked_add(len).is_some_and(|it| it >> 63 == 0));
+        if !file.splices() || has_offset != offset.is_some() || !is_good {
+            return Err(Errno::EINVAL);
+        }
+        let mut taken = Moving::new(len as usize, usize::MAX);
+        file.read(offset, from.flags(), &mut taken)?;
+        let put = match taken.is_empty() {
+            true => 0,
+            false => self.path.put(domain, at, taken)?,
+        };
+        Ok(words([put as u64]))
+    }
+
     fn notices(&self, domain: &Arc<Domain>, at: u64, most: u64) -> Result<Words> {
         let most = most.min(MOST_PAIRS as u64) as usize;
         let mut pairs: Vec<[u64; 2]> = try_vec(most)?;
@@ -155,6 +226,8 @@ impl File for PathFile {
                     secured.map(|()| words([]))
                 }
                 request::CALL => self.call(domain, flags, words_in),
+                request::WAIT => self.wait(first, second),
+                request::TAKE => self.take(domain, words_in),
                 request::IDLE => {
                     let idle = self.path.set_idle(domain, addresses(first, second)?);
                     idle.map(|()| words([]))

@@ -14,7 +14,7 @@ use crate::process::Thread;
 const BUCKETS: usize = 256;
 
 /// The waiters, by a hash of the word's key, longest wait first.
-static TABLE: [Mutex<VecDeque<QueuedWaiter>>; BUCKETS] =
+pub(super) static TABLE: [Mutex<VecDeque<QueuedWaiter>>; BUCKETS] =
     [const { Mutex::new(crate::rank::FUTEX, VecDeque::new()) }; BUCKETS];
 
 /// A waiter in the bucket of its word.

@@ -7,6 +7,7 @@ use support::prelude::*;
 pub const TESTS: &[Test] = &[
     ("fbufs: receivers that end at each step", receivers),
     ("fbufs: an originator that ends", originators),
+    ("fbufs: who waits for a word of one that ends", sleepers),
     ("fbufs: the last descriptor is closed", closed),
     ("fbufs: a new program in the process", executed),
     ("fbufs: memory comes back", memory),
@@ -114,6 +115,59 @@ fn originators() -> Outcome {
         })?;
         equal!(wait(victim)?, End::Signal(SIGKILL));
         equal!(figure("chunks")?, before, mode);
+    }
+    Ok(())
+}
+
+/// Who waits for a word that the originator writes is woken by it, and by its end.
+fn sleepers() -> Outcome {
+    for mode in [0, SECURED] {
+        let (front, back) = socket_pair(SOCK_STREAM)?.into();
+        let (ours, theirs) = Line::pair()?;
+        let victim = spawn(|| {
+            let path = Path::new(mode)?;
+            let chunk = path.grow(1)?;
+            super::send_path(&front, &path)?;
+            theirs.hear()?;
+            // SAFETY: the word is the path's.
+            let word = unsafe { AtomicU32::from_ptr(chunk.cast()) };
+            word.store(1, SeqCst);
+            futex_wake(word);
+            theirs.hear()?;
+            sleep_forever()
+        })?;
+        child(|| {
+            let path = super::take_path(&back)?;
+            path.join()?;
+            let word = START as *const u8;
+            let word = (0..).map(|i| word.wrapping_add(i * CHUNK));
+            // Whose chunk it is: the path's only one.
+            let mut chunks = word.take(64).map(|word| (word, path.wait(word, 7)));
+            let word = chunks.find(|(_, answer)| *answer == Err(EAGAIN));
+            let word = word.ok_or("no chunk")?.0;
+            equal!(path.wait(word.wrapping_add(2), 7), Err(EINVAL));
+            equal!(path.wait((&raw const mode).cast(), 7), Err(EFAULT));
+            let own = call!(getpid());
+            let helper = spawn(|| {
+                await_sleep(own)?;
+                ours.tell()?;
+                Ok(())
+            })?;
+            // Unless it comes before the sleep.
+            ensure!([Ok(()), Err(EAGAIN)].contains(&path.wait(word, 0)));
+            wait_ok(helper)?;
+            equal!(path.wait(word, 0), Err(EAGAIN));
+            let killer = spawn(|| {
+                await_sleep(own)?;
+                equal!(kill_by_id(victim), Ok(()));
+                Ok(())
+            })?;
+            equal!(path.wait(word, 1), Err(EPIPE));
+            wait_ok(killer)?;
+            equal!(path.wait(word, 1), Err(EPIPE));
+            Ok(())
+        })?;
+        equal!(wait(victim)?, End::Signal(SIGKILL));
     }
     Ok(())
 }

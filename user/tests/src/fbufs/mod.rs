@@ -3,6 +3,7 @@
 pub mod deaths;
 mod raw;
 pub mod refused;
+pub mod taken;
 
 use raw::{Path, *};
 use support::prelude::*;
@@ -10,6 +11,10 @@ use support::prelude::*;
 pub const TESTS: &[Test] = &[
     ("fbufs: a message and its notice, each mode", each_mode),
     ("fbufs: cached and volatile costs nothing", costs_nothing),
+    (
+        "fbufs: the right to write comes back by itself",
+        right_comes_back,
+    ),
     ("fbufs: several receivers", several_receivers),
     ("fbufs: aggregates of many parts", aggregates),
     ("fbufs: forwarded", forwarded),
@@ -194,6 +199,58 @@ fn costs_nothing() -> Outcome {
     // Far from one for each transfer.
     let is_little = |(after, before): (&u64, &u64)| after - before < TRANSFERS / 10;
     ensure!(after.iter().zip(&before).all(is_little), after, before);
+    Ok(())
+}
+
+/// Pages that all receivers have freed can be written again without a fault.
+fn right_comes_back() -> Outcome {
+    for mode in [SECURED, SECURED | UNCACHED] {
+        let path = Path::new(mode)?;
+        let chunk = path.grow(1)?;
+        let receiver = Receiver::start(&path, |path, line| {
+            for value in 1..=9u8 {
+                let message = path.receive()?;
+                check_leaf(message.root, LEN, value)?;
+                path.free(message.id)?;
+                line.tell()?;
+            }
+            Ok(())
+        })?;
+        for value in 1..=9u8 {
+            let faults = own_faults()?;
+            prepare(chunk, value);
+            let faults = own_faults()? - faults;
+            ensure!(value == 1 || faults == 0, mode, value, faults);
+            path.send(chunk)?;
+            receiver.line.hear()?;
+        }
+        // Memory that the program has protected by itself stays so.
+        call!(mprotect(chunk.cast(), PAGE, PROT_READ));
+        receiver.end()?;
+        // Two messages, and the first one is freed: the other still has the pages.
+        let receiver = Receiver::start(&path, |path, line| {
+            let messages = [path.receive()?, path.receive()?];
+            path.free(messages[0].id)?;
+            line.tell()?;
+            line.hear()?;
+            path.free(messages[1].id)?;
+            line.tell()
+        })?;
+        path.send(chunk)?;
+        path.send(chunk)?;
+        receiver.line.hear()?;
+        let (from, to) = pipe(0)?;
+        call!(write(to, b"xy".as_ptr().cast(), 2));
+        let data = chunk.wrapping_add(PAGE).cast::<c_void>();
+        refused!(EFAULT, read(from, data, 1));
+        receiver.line.tell()?;
+        receiver.line.hear()?;
+        equal!(call!(read(from, data, 1)), 1);
+        refused!(EFAULT, read(from, chunk.cast(), 1));
+        receiver.end()?;
+        call!(close(from));
+        call!(close(to));
+    }
     Ok(())
 }
 

@@ -15,6 +15,8 @@ const SECURE: u32 = 0x17;
 const CALL: u32 = 0x18;
 const LEAVE: u32 = 0x19;
 const IDLE: u32 = 0x1a;
+const WAIT: u32 = 0x1c;
+const TAKE: u32 = 0x1d;
 
 /// Modes of paths.
 pub const CACHED: u64 = 0;
@@ -147,6 +149,18 @@ impl Path {
 
     pub fn idle(&self, start: *const u8, len: usize) -> Answer<()> {
         request(self, IDLE, &[start as u64, len as u64]).map(drop)
+    }
+
+    /// Reads from a file into fbufs; returns how many bytes.
+    pub fn take(&self, from: c_int, offset: u64, at: *mut u8, len: usize) -> Answer<usize> {
+        let words = [from as u64, offset, at as u64, len as u64];
+        let (_, words) = request(self, TAKE, &words)?;
+        Ok(words[0] as usize)
+    }
+
+    /// Sleeps while the word has this value and the originator is there.
+    pub fn wait(&self, word: *const u8, value: u32) -> Answer<()> {
+        request(self, WAIT, &[word as u64, value.into()]).map(drop)
     }
 
     pub fn leave(&self) -> Answer<()> {

@@ -1,0 +1,52 @@
+//! Threads that wait for words in a path's memory, which its originator writes: they are woken when
+//! it is gone, since nobody else would.
+
+use alloc::{boxed::Box, vec::Vec};
+
+use abi::{Errno, Result};
+use nucleus::sync::{OnceBox, Rank, SpinLock};
+
+use super::MOST_PATH_CHUNKS;
+
+/// Wakes all who wait for words in the object with this address.
+static WAKER: OnceBox<fn(usize)> = OnceBox::new();
+
+/// Sets how threads are woken that wait for words in the object with an address. The first one
+/// stays.
+pub fn set_waker(waker: fn(usize)) {
+    WAKER.get_or_insert(|| Box::new(waker));
+}
+
+/// The objects with words that were waited for, by address. Some may be gone.
+pub(super) struct Waited(SpinLock<Vec<usize>>);
+
+impl Waited {
+    pub const fn new() -> Waited {
+        Waited(SpinLock::new(Rank::Leaf, Vec::new()))
+    }
+
+    /// Adds an object.
+    ///
+    /// # Errors
+    /// `ENOMEM`, `ENOSPC` for too many.
+    pub fn add(&self, object: usize) -> Result<()> {
+        let mut objects = self.0.lock();
+        if objects.contains(&object) {
+            return Ok(());
+        }
+        if objects.len() >= MOST_PATH_CHUNKS {
+            return Err(Errno::ENOSPC);
+        }
+        objects.try_reserve(1)?;
+        objects.push(object);
+        Ok(())
+    }
+
+    /// Wakes all who wait. No lock is held.
+    pub fn wake(&self) {
+        let objects = core::mem::take(&mut *self.0.lock());
+        if let Some(waker) = WAKER.get() {
+            objects.into_iter().for_each(waker);
+        }
+    }
+}
