@@ -221,10 +221,21 @@ impl Pager for Run {
         if (pages.start..end).any(|page| self.is_secured(page as usize)) {
             return Some(Err(PagerError::Protected));
         }
-        let count = end.saturating_sub(pages.start);
-        let dropped = self.object.remove_pages(pages.start, count);
+        // Those that are secured meanwhile stay: whoever secures a page sets its bit before it locks
+        // the page, and is told after it has.
+        let mut is_secured = false;
+        let dropped = self
+            .object
+            .remove_those(pages.start..end.max(pages.start), |page| {
+                let stays = self.is_secured(page as usize);
+                is_secured |= stays;
+                !stays
+            });
         Counter::fbuf_pages_dropped.add(dropped as u64);
-        Some(Ok(()))
+        Some(match is_secured {
+            true => Err(PagerError::Protected),
+            false => Ok(()),
+        })
     }
 
     fn reserve(&self, index: u64) -> Result<(), PagerError> {
