@@ -221,8 +221,8 @@ impl Pager for Run {
         if (pages.start..end).any(|page| self.is_secured(page as usize)) {
             return Some(Err(PagerError::Protected));
         }
-        // Those that are secured meanwhile stay: whoever secures a page sets its bit before it locks
-        // the page, and is told after it has.
+        // Those that are secured meanwhile stay: whoever secures a page sets its bit, then locks
+        // the page to take rights from it.
         let mut is_secured = false;
         let dropped = self
             .object

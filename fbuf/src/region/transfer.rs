@@ -244,8 +244,8 @@ impl Path {
         }
     }
 
-    /// Makes the pages of an extent of this path readable for the receivers, and adds a reference to
-    /// each. Secures those that its originator sends, if this path or that of the message, which
+    /// Makes the pages of an extent of this path readable for the receivers, and adds a reference
+    /// to each. Secures those that its originator sends, if this path or that of the message, which
     /// has the mode `by`, is secured.
     ///
     /// # Errors
