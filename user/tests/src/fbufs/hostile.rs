@@ -1,7 +1,7 @@
 //! Programs that try to write, to read or to keep what is not theirs, and all requests at once.
 
 use super::raw::{Path, *};
-use super::{LEN, Receiver, prepare};
+use super::{LEN, Line, Receiver, prepare};
 use support::numbers::Numbers;
 use support::prelude::*;
 
@@ -10,6 +10,7 @@ pub const TESTS: &[Test] = &[
     ("fbufs: a path that only itself leads to", circles),
     ("fbufs: memory of an earlier path", recycled),
     ("fbufs: the default is root's to change", roots_switch),
+    ("fbufs: watched before it is joined", early_watch),
     ("fbufs: random requests of many processes", random),
     (
         "fbufs: random requests without memory",
@@ -146,6 +147,30 @@ fn roots_switch() -> Outcome {
     let mode = |text: &str| text.lines().next().map(str::to_owned);
     equal!(mode(&read_text("/proc/causeway/fbuf")?), mode(&before));
     Ok(())
+}
+
+/// An epoll instance learns of messages to a receiver that attached after it was told to watch.
+fn early_watch() -> Outcome {
+    let path = Path::new(CACHED)?;
+    let chunk = path.grow(1)?;
+    prepare(chunk, 1);
+    let (ours, theirs) = Line::pair()?;
+    let receiver = spawn(|| {
+        let epoll = call!(epoll_create1(0));
+        let mut event = epoll_entry(EPOLLIN, 7);
+        enter()?;
+        let fd = path.as_raw_fd();
+        call!(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &mut event));
+        path.attach()?;
+        equal!(call!(epoll_wait(epoll, &mut event, 1, 0)), 0);
+        theirs.tell()?;
+        equal!(call!(epoll_wait(epoll, &mut event, 1, -1)), 1);
+        check_leaf(path.receive()?.root, LEN, 1)?;
+        Ok(())
+    })?;
+    ours.hear()?;
+    path.send(chunk)?;
+    wait_ok(receiver)
 }
 
 const PROCESSES: usize = 6;
