@@ -74,6 +74,15 @@ impl PageRanges {
         self.ranges.iter().cloned()
     }
 
+    /// Whether all pages of `other` are among these. Both are finished.
+    pub fn include(&self, other: &PageRanges) -> bool {
+        let mut ranges = self.ranges.iter().peekable();
+        other.ranges.iter().all(|it| {
+            while ranges.next_if(|range| range.end < it.end).is_some() {}
+            ranges.peek().is_some_and(|range| range.start <= it.start)
+        })
+    }
+
     /// Returns how many ranges there are.
     pub fn len(&self) -> usize {
         self.ranges.len()

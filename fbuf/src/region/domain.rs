@@ -109,6 +109,11 @@ impl Domain {
         }
     }
 
+    /// Whether its address space has gone.
+    pub(super) fn has_ended(&self) -> bool {
+        self.paths.lock().has_ended
+    }
+
     /// Notes that it belongs to a path.
     ///
     /// # Errors
@@ -147,7 +152,7 @@ impl Domain {
     /// them.
     ///
     /// # Errors
-    /// `ENOMEM`.
+    /// `ENOMEM`; none of them is mapped then.
     pub(super) fn map(&self, run: &Arc<Run>, pages: Range<usize>, writable: bool) -> Result<()> {
         let rights = match writable {
             true => Prot::READ | Prot::WRITE,
@@ -165,9 +170,13 @@ impl Domain {
             ..empty(range)
         };
         let mut attempts = MOST_PARTS;
-        match self.map_around(run.addresses(pages), &request, &mut attempts) {
+        match self.map_around(run.addresses(pages.clone()), &request, &mut attempts) {
             Ok(()) | Err(MapError::Exists) => Ok(()),
-            Err(_) => Err(Errno::ENOMEM),
+            Err(_) => {
+                // The parts before the one that failed.
+                self.unmap(run, pages);
+                Err(Errno::ENOMEM)
+            }
         }
     }
 

@@ -157,6 +157,11 @@ impl Path {
         }
     }
 
+    /// Returns where a domain waits in any role.
+    pub fn queues(&self) -> impl Iterator<Item = &WaitQueue> {
+        self.receivers.iter().chain([&self.sender])
+    }
+
     /// Makes `domain` a receiver unless it is one, and returns its index. It can read the chunks of
     /// a cached path from now on.
     ///

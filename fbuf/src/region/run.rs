@@ -234,10 +234,21 @@ impl Pager for Run {
         if self.next_secured(all, true).is_some() {
             return Some(Err(PagerError::Protected));
         }
-        let count = end.saturating_sub(pages.start);
-        let dropped = self.object.remove_pages(pages.start, count);
+        // Those that are secured meanwhile stay: whoever secures a page sets its bit, then locks
+        // the page to take rights from it.
+        let mut is_secured = false;
+        let dropped = self
+            .object
+            .remove_those(pages.start..end.max(pages.start), |page| {
+                let stays = self.is_secured(page as usize);
+                is_secured |= stays;
+                !stays
+            });
         Counter::fbuf_pages_dropped.add(dropped as u64);
-        Some(Ok(()))
+        Some(match is_secured {
+            true => Err(PagerError::Protected),
+            false => Ok(()),
+        })
     }
 
     fn reserve(&self, index: u64) -> Result<(), PagerError> {

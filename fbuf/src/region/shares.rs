@@ -75,6 +75,11 @@ impl RunShares {
         self.references.next_range(pages, false).is_none()
     }
 
+    /// Whether nobody may write any of these pages.
+    pub fn are_secured(&self, mut pages: Range<usize>) -> bool {
+        pages.all(|page| self.run.is_secured(page))
+    }
+
     /// Whether the domain was given all these pages.
     pub fn is_granted(&self, domain: &Arc<Domain>, pages: Range<usize>) -> bool {
         let grant = self
@@ -87,12 +92,12 @@ impl RunShares {
     /// Checks that every page can get one more reference.
     ///
     /// # Errors
-    /// `EAGAIN` if not, `EFAULT` for pages beyond the end.
+    /// `EUSERS` if not, `EFAULT` for pages beyond the end.
     pub fn check_room(&self, pages: Range<usize>) -> Result<()> {
         match self.references.have_room(pages.clone()) {
             _ if pages.end > self.run.pages() => Err(Errno::EFAULT),
             true => Ok(()),
-            false => Err(Errno::EAGAIN),
+            false => Err(Errno::EUSERS),
         }
     }
 
@@ -100,7 +105,7 @@ impl RunShares {
     /// `reads_all` of the path's runs.
     ///
     /// # Errors
-    /// `EAGAIN` for too many domains, `ENOMEM`; some pages may have been given then.
+    /// `EUSERS` for too many domains, `ENOMEM`; some pages may have been given then.
     pub fn grant(
         &mut self,
         domain: &Arc<Domain>,
@@ -112,7 +117,10 @@ impl RunShares {
             Some(at) => at,
             None => {
                 if self.grants.len() >= MOST_GRANTEES {
-                    return Err(Errno::EAGAIN);
+                    self.grants.retain(|grant| !grant.domain.has_ended());
+                }
+                if self.grants.len() >= MOST_GRANTEES {
+                    return Err(Errno::EUSERS);
                 }
                 let pages = PageSet::new(self.run.pages())?;
                 self.grants.try_reserve(1)?;

@@ -3,6 +3,7 @@
 //! ```text
 //!   send:     walk the aggregate ─> extents ─> hold those of other paths, one path at a time
 //!                                               └─> lock this path: hold its own, queue, wake
+//!             on a secured path: hold all ─> walk again ─> lock this path: queue, wake
 //!   free:     the last receiver ─> drop the references, one path at a time
 //!                                   └─> pages without any: unmap, writable again, notice
 //! ```
@@ -10,6 +11,11 @@
 //! *Hold* checks the sender's right to the pages once more, gives them to receivers that cannot
 //! read them, secures them if their path is secured, and adds a reference to each. The check while
 //! the aggregate was read only decides which memory the kernel looks at.
+//!
+//! A program may change nodes until they are secured. So on a secured path the aggregate is walked
+//! again once all that it reached cannot be written, and must not reach more then. A receiver that
+//! sends on pages of another path cannot take the right to write them from their originator: on a
+//! secured path they must be secured already.
 
 use alloc::{sync::Arc, vec::Vec};
 use core::ops::Range;
@@ -21,10 +27,14 @@ use super::{
     MOST_MEMBERS,
     domain::Domain,
     message::{Extent, UNCHARGED},
+    mode::Mode,
     path::{Path, Role, State},
     reading::Reading,
 };
-use crate::{counters::Counter, dag::Walk};
+use crate::{
+    counters::Counter,
+    dag::{MOST_RANGES, Walk},
+};
 
 /// A message, as its receiver gets it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,12 +58,14 @@ impl Path {
     ///
     /// # Errors
     /// `EAGAIN` if a queue is full; `EPERM` for another domain than the originator; `EINVAL` for a
-    /// receiver that is none; `EPIPE` without a receiver; those of
-    /// [`WalkError`](crate::dag::WalkError); `EBUSY` if a device may be writing a page that is to
-    /// be secured; `ENOMEM`.
+    /// receiver that is none, `EPIPE` without a receiver, also if it leaves meanwhile; those of
+    /// [`WalkError`](crate::dag::WalkError), `EFAULT` also if an aggregate is changed while it is
+    /// secured; `EPERM` for other paths' pages that are not secured, on a path that is; `EUSERS` if
+    /// too many domains or messages have one of these; `EBUSY` if a device may be writing a page
+    /// that is to be secured; `ENOMEM`.
     pub fn send(&self, sender: &Arc<Domain>, to: Option<usize>, root: u64) -> Result<(u64, usize)> {
         // A full queue is found out before the work.
-        self.state.lock().targets(sender, to)?;
+        self.state.lock().targets(sender, to, None)?;
         check_not_scarce()?;
         let mut walk = self.spare.lock().take().unwrap_or_default();
         let sent = self.send_walked(&mut walk, sender, to, root);
@@ -72,34 +84,69 @@ impl Path {
     ) -> Result<(u64, usize)> {
         let mut reading = Reading::new(sender, self);
         walk.run(root, &mut reading, &mut |_| {})?;
-        let (own, others) = self.extents(walk, &mut reading)?;
+        let (mut own, mut others) = self.extents(walk, &mut reading)?;
         drop(reading);
-        let mut held = 0;
+        if own.len() + others.len() > MOST_RANGES {
+            return Err(Errno::E2BIG);
+        }
+        own.try_reserve(others.len())?;
+        if self.mode().is_secured() {
+            others.try_reserve(own.len())?;
+            others.append(&mut own);
+        }
+        let mut receivers = None;
         if !others.is_empty() {
-            let receivers = self.receivers_of(sender, to)?;
-            for extent in &others {
-                let path = &extent.run.path;
-                let mut state = path.state.lock();
-                if let Err(error) = path.hold(&mut state, extent, sender, &receivers) {
-                    drop(state);
-                    self.release_first(others, held);
-                    return Err(error);
-                }
-                held += 1;
+            let given = receivers.insert(self.receivers_of(sender, to)?);
+            if let Err((error, held)) = self.hold_all(&others, sender, given) {
+                self.release_first(others, held);
+                return Err(error);
             }
         }
-        let mut all = own;
-        if all.try_reserve(others.len()).is_err() {
-            self.release_first(others, held);
-            return Err(Errno::ENOMEM);
+        if self.mode().is_secured()
+            && let Err(error) = self.walk_secured(walk, sender, root)
+        {
+            self.release_all(others, false);
+            return Err(error);
         }
-        match self.enqueue(walk, sender, to, root, all, others) {
+        match self.enqueue(walk, sender, to, receivers.as_ref(), root, own, others) {
             Ok(sent) => Ok(sent),
             Err((error, others)) => {
-                self.release_first(others, held);
+                self.release_all(others, false);
                 Err(error)
             }
         }
+    }
+
+    /// Holds extents one by one. An error tells how many are held then.
+    fn hold_all(
+        &self,
+        extents: &[Extent],
+        sender: &Arc<Domain>,
+        receivers: &Receivers,
+    ) -> core::result::Result<(), (Errno, usize)> {
+        let none = Receivers::default();
+        for (held, extent) in extents.iter().enumerate() {
+            let path = &extent.run.path;
+            // Receivers of a cached path can read its pages already.
+            let reads_all = self.mode().is_cached() && core::ptr::eq(&**path, self);
+            let receivers = if reads_all { &none } else { receivers };
+            let mut state = path.state.lock();
+            let result = path.hold(&mut state, extent, sender, receivers, self.mode());
+            result.map_err(|error| (error, held))?;
+        }
+        Ok(())
+    }
+
+    /// Walks an aggregate again all of whose pages are secured and held: it must not reach others
+    /// than before, as it may if a program has changed it meanwhile.
+    fn walk_secured(&self, walk: &mut Walk, sender: &Arc<Domain>, root: u64) -> Result<()> {
+        let mut again = Walk::default();
+        again.run(root, &mut Reading::new(sender, self), &mut |_| {})?;
+        if !walk.pages.include(&again.pages) {
+            return Err(Errno::EFAULT);
+        }
+        walk.bytes = again.bytes;
+        Ok(())
     }
 
     /// Splits what a walk has reached into extents of this path's runs, and those of others.
@@ -133,22 +180,25 @@ impl Path {
     /// Returns the domains that a message is for.
     fn receivers_of(&self, sender: &Arc<Domain>, to: Option<usize>) -> Result<Receivers> {
         let state = self.state.lock();
-        let bits = state.targets(sender, to)?;
+        let bits = state.targets(sender, to, None)?;
         Ok(state.domains(bits))
     }
 
-    /// Holds the message's own pages and puts it into the queues.
+    /// Holds the message's own pages and puts it into the queues: of those receivers for which
+    /// `others` are held, if there are any. `extents` has room for `others`.
+    #[expect(clippy::too_many_arguments)]
     fn enqueue(
         &self,
         walk: &Walk,
         sender: &Arc<Domain>,
         to: Option<usize>,
+        held_for: Option<&Receivers>,
         root: u64,
         mut extents: Vec<Extent>,
         others: Vec<Extent>,
     ) -> core::result::Result<(u64, usize), (Errno, Vec<Extent>)> {
         let mut state = self.state.lock();
-        let bits = match state.targets(sender, to) {
+        let bits = match state.targets(sender, to, held_for) {
             Ok(bits) => bits,
             Err(error) => return Err((error, others)),
         };
@@ -158,7 +208,8 @@ impl Path {
             false => state.domains(bits),
         };
         for i in 0..extents.len() {
-            if let Err(error) = self.hold(&mut state, &extents[i], sender, &receivers) {
+            if let Err(error) = self.hold(&mut state, &extents[i], sender, &receivers, self.mode())
+            {
                 for extent in &extents[..i] {
                     self.unhold(&mut state, extent, false);
                 }
@@ -195,18 +246,20 @@ impl Path {
         }
     }
 
-    /// Makes the pages of an extent of this path readable for the receivers, secures them if the
-    /// path is secured, and adds a reference to each.
+    /// Makes the pages of an extent of this path readable for the receivers, and adds a reference
+    /// to each. Secures those that its originator sends, if this path or that of the message, which
+    /// has the mode `by`, is secured.
     ///
     /// # Errors
-    /// `EFAULT` if the sender may not read them, `EAGAIN` for too many references or domains,
-    /// `EBUSY`, `ENOMEM`; nothing has changed then.
+    /// `EFAULT` if the sender may not read them, `EPERM` if it cannot secure them, `EUSERS` for too
+    /// many references or domains, `EBUSY`, `ENOMEM`; nothing has changed then.
     fn hold(
         &self,
         state: &mut State,
         extent: &Extent,
         sender: &Arc<Domain>,
         receivers: &Receivers,
+        by: Mode,
     ) -> Result<()> {
         let pages = || extent.pages.clone();
         if !state.may_read(self, &extent.run, sender, pages()) {
@@ -217,11 +270,16 @@ impl Path {
             domain.is_some_and(|domain| self.reads_all(state, domain))
         };
         let reads_all: [bool; MOST_MEMBERS] = receivers.each_ref().map(reads_all);
+        let is_originator = state.role(sender) == Role::Originator;
+        let has_writer = state.originator.is_some() && !is_originator;
         let shares = state.shares(&extent.run).ok_or(Errno::EFAULT)?;
         shares.check_room(pages())?;
-        let secured = match self.mode().is_secured() {
-            true => shares.secure(pages()),
-            false => Ok(()),
+        let secured = match is_originator {
+            true if by.is_secured() || self.mode().is_secured() => shares.secure(pages()),
+            false if by.is_secured() && has_writer && !shares.are_secured(pages()) => {
+                Err(Errno::EPERM)
+            }
+            _ => Ok(()),
         };
         let held = secured.and_then(|()| {
             let mut given = receivers.iter().zip(reads_all);
@@ -459,17 +517,27 @@ pub struct Readiness {
 }
 
 impl State {
-    /// Returns the receivers of a message by bits: each has room in its queue.
+    /// Returns the receivers of a message by bits, only those `among` some: each has room in its
+    /// queue.
     ///
     /// # Errors
     /// As [`Path::send`].
-    fn targets(&self, sender: &Arc<Domain>, to: Option<usize>) -> Result<u16> {
+    fn targets(
+        &self,
+        sender: &Arc<Domain>,
+        to: Option<usize>,
+        among: Option<&Receivers>,
+    ) -> Result<u16> {
         self.check_originator(sender)?;
         let mut bits = 0;
         let mut is_full = !self.messages.has_room();
         for (index, member) in self.members.iter().enumerate() {
             if to.is_none_or(|to| to == index)
                 && let Some(member) = member
+                && among.is_none_or(|among| {
+                    let before = among.get(index).and_then(Option::as_ref);
+                    before.is_some_and(|domain| Arc::ptr_eq(domain, &member.domain))
+                })
             {
                 bits |= 1 << index;
                 is_full |= !member.has_room();

@@ -3,6 +3,7 @@
 //! Each access must give what the model says; in the end every frame must be free again, and no
 //! run or path must be left.
 
+mod attacks;
 mod model;
 mod races;
 #[path = "../../../vm/tests/support/mod.rs"]
@@ -346,12 +347,23 @@ impl Run {
             .filter(|(index, _)| to.is_none_or(|to| to == **index))
             .map(|(_, who)| *who)
             .collect();
+        let mode = it.mode;
+        let mode_secures = |owner: Mode| mode.is_secured() || owner.is_secured();
+        // Pages that others may write cannot be sent as if they were secured.
+        let is_unsafe = mode.is_secured()
+            && pages.iter().any(|page| {
+                self.model.pages.get(page).is_some_and(|it| {
+                    let originator = self.model.paths[it.path].originator;
+                    originator.is_some_and(|originator| originator != who) && !it.is_secured
+                })
+            });
         match result {
             Err(Errno::EPIPE) => assert!(receivers.is_empty()),
             Err(Errno::EAGAIN) => assert!(self.model.messages.len() > 60),
+            Err(Errno::EPERM) => assert!(is_unsafe),
             Err(error) => assert_eq!((error, is_allowed), (Errno::EFAULT, false)),
             Ok((id, notices)) => {
-                assert!(is_allowed && !receivers.is_empty());
+                assert!(is_allowed && !is_unsafe && !receivers.is_empty());
                 let noted = self.model.pages.values();
                 let noted = noted.filter(|it| it.path == path && it.is_noticed).count();
                 assert_eq!(notices, noted);
@@ -360,7 +372,7 @@ impl Run {
                         continue;
                     };
                     let owner = &self.model.paths[it.path];
-                    it.is_secured |= owner.mode.is_secured();
+                    it.is_secured |= owner.originator == Some(who) && mode_secures(owner.mode);
                     it.is_idle = false;
                     if it.path != path || !owner.mode.is_cached() {
                         it.granted.extend(&receivers);
@@ -740,6 +752,29 @@ fn domains_at_once() {
     support::check("fbufs at once", 0..60, support::on_cpus(4), || {
         races::run(sim::random_u64());
     });
+}
+
+#[test]
+fn a_message_is_mapped_as_a_whole() {
+    support::once("half mapped", attacks::half_mapped);
+}
+
+#[test]
+fn secured_messages_do_not_change() {
+    support::check("secured meanwhile", 0..4, support::on_cpus(2), || {
+        attacks::secured_meanwhile(0);
+        attacks::secured_meanwhile(1);
+    });
+}
+
+#[test]
+fn what_was_not_sent_can_be_written() {
+    support::once("forwarded", attacks::forwarded_unsent);
+}
+
+#[test]
+fn ranges_in_two_runs_count_twice() {
+    support::once("many ranges", attacks::many_ranges);
 }
 
 /// A space of 32 bits has no room for the region.

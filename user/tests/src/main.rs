@@ -118,7 +118,7 @@ fn main() {
         movement::blocked, movement::calls, movement::churned, movement::files,
         movement::refused, movement::waiting, passing,
         passing::chains, passing::places, fbufs,
-        fbufs::refused, fbufs::deaths, fbufs::taken, fbuf_library, netserver_library, polling, udp_lite,
+        fbufs::refused, fbufs::deaths, fbufs::hostile, fbufs::taken, fbuf_library, netserver_library, polling, udp_lite,
         netlink, network::links, network::machines, network::routes, network::packets,
         network::requests, network::zero_copy, network::shown, inet::connections, inet::reading,
         inet::ports, inet::accepting,

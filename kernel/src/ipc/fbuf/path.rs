@@ -201,7 +201,11 @@ impl File for PathFile {
     fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Ready {
         let role = domain().map_or(Role::Stranger, |domain| self.path.role(&domain));
         if let Some(watch) = watch {
-            watch.add(self.path.queue(role));
+            match role {
+                // `epoll` watches on when it has attached.
+                Role::Stranger => self.path.queues().for_each(|queue| watch.add(queue)),
+                role => watch.add(self.path.queue(role)),
+            }
         }
         ready(role, self.path.readiness(role))
     }

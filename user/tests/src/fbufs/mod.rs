@@ -1,6 +1,7 @@
 //! Fbufs by plain requests: what programs see of paths, messages, and the region.
 
 pub mod deaths;
+pub mod hostile;
 mod raw;
 pub mod refused;
 pub mod taken;
