@@ -58,8 +58,8 @@ impl Path {
     ///
     /// # Errors
     /// `EAGAIN` if a queue is full; `EPERM` for another domain than the originator; `EINVAL` for a
-    /// receiver that is none, `EPIPE` without a receiver, also if it leaves meanwhile; those of
-    /// [`WalkError`](crate::dag::WalkError), `EFAULT` also if an aggregate is changed while it is
+    /// number that no receiver can have, `EPIPE` where the receiver is gone or there is none; those
+    /// of [`WalkError`](crate::dag::WalkError), `EFAULT` also if an aggregate is changed while it is
     /// secured; `EPERM` for other paths' pages that are not secured, on a path that is; `EUSERS` if
     /// too many domains or messages have one of these; `EBUSY` if a device may be writing a page
     /// that is to be secured; `ENOMEM`.
@@ -544,8 +544,8 @@ impl State {
             }
         }
         match (bits, to) {
-            (0, Some(_)) => Err(Errno::EINVAL),
-            (0, None) => Err(Errno::EPIPE),
+            (0, Some(to)) if to >= MOST_MEMBERS => Err(Errno::EINVAL),
+            (0, _) => Err(Errno::EPIPE),
             _ if is_full => Err(Errno::EAGAIN),
             _ => Ok(bits),
         }
