@@ -59,9 +59,9 @@ impl Path {
     /// # Errors
     /// `EAGAIN` if a queue is full; `EPERM` for another domain than the originator; `EINVAL` for a
     /// number that no receiver can have, `EPIPE` where the receiver is gone or there is none; those
-    /// of [`WalkError`](crate::dag::WalkError), `EFAULT` also if an aggregate is changed while it is
-    /// secured; `EPERM` for other paths' pages that are not secured, on a path that is; `EUSERS` if
-    /// too many domains or messages have one of these; `EBUSY` if a device may be writing a page
+    /// of [`WalkError`](crate::dag::WalkError), `EFAULT` also if an aggregate is changed while it
+    /// is secured; `EPERM` for other paths' pages that are not secured, on a path that is; `EUSERS`
+    /// if too many domains or messages have one of these; `EBUSY` if a device may be writing a page
     /// that is to be secured; `ENOMEM`.
     pub fn send(&self, sender: &Arc<Domain>, to: Option<usize>, root: u64) -> Result<(u64, usize)> {
         // A full queue is found out before the work.
