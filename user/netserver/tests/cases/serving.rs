@@ -253,3 +253,20 @@ pub fn hoarder(backend: Backend) {
     sender.send_to(&body, address(1)).expect("sent");
     assert_eq!(bytes_of(&hoarder.receive().expect("a datagram")), b"after");
 }
+
+/// A connected sender and its receiver in one process.
+pub fn alone(backend: Backend) {
+    let served = Served::start(backend, Limits::default());
+    let (mut sender, mut receiver) = (served.bind(1), served.bind(3));
+    sender.connect(address(3)).expect("a peer");
+    for burst in [1, 2, 40, 10] {
+        for round in 1..=burst {
+            let body = sender.path().copy(&u32::to_le_bytes(round));
+            sender.send(&body.expect("memory")).expect("sent");
+        }
+        for round in 1..=burst {
+            let came = receiver.receive().expect("a datagram");
+            assert_eq!(bytes_of(&came), round.to_le_bytes());
+        }
+    }
+}
