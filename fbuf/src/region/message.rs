@@ -160,6 +160,8 @@ impl Messages {
 
 /// A receiver of a path.
 pub(super) struct Member {
+    /// No other receiver of the path has it, or has had it.
+    pub number: u64,
     pub domain: Arc<Domain>,
     /// Numbers of messages that it has not received yet, the oldest first.
     pub queue: VecDeque<u64>,
@@ -168,10 +170,14 @@ pub(super) struct Member {
 impl Member {
     /// # Errors
     /// `ENOMEM`.
-    pub fn new(domain: Arc<Domain>) -> Result<Member> {
+    pub fn new(number: u64, domain: Arc<Domain>) -> Result<Member> {
         let mut queue = VecDeque::new();
         queue.try_reserve_exact(MOST_QUEUED)?;
-        Ok(Member { domain, queue })
+        Ok(Member {
+            number,
+            domain,
+            queue,
+        })
     }
 
     pub fn has_room(&self) -> bool {

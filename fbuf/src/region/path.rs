@@ -58,6 +58,8 @@ pub(super) struct State {
     /// `None` once it has ended or left.
     pub originator: Option<Arc<Domain>>,
     pub members: [Option<Member>; MOST_MEMBERS],
+    /// How many receivers have joined, of which some may have left.
+    pub joined: u64,
     /// By address.
     pub runs: Vec<RunShares>,
     pub messages: Messages,
@@ -102,6 +104,7 @@ impl Path {
                     State {
                         originator: Some(originator.clone()),
                         members: array::from_fn(|_| None),
+                        joined: 0,
                         runs: Vec::new(),
                         messages: Messages::default(),
                         notices: 0,
@@ -162,17 +165,21 @@ impl Path {
         self.receivers.iter().chain([&self.sender])
     }
 
-    /// Makes `domain` a receiver unless it is one, and returns its index. It can read the chunks of
+    /// Makes `domain` a receiver unless it is one, and returns its number, from 1 on, which no other
+    /// receiver of the path has had. It can read the chunks of
     /// a cached path from now on.
     ///
     /// # Errors
     /// `EPERM` for the originator, `ENOSPC` for too many receivers, `EPIPE` once the originator is
     /// gone, `ENOMEM`, `EMFILE`.
-    pub fn attach(&self, domain: &Arc<Domain>) -> Result<usize> {
+    pub fn attach(&self, domain: &Arc<Domain>) -> Result<u64> {
         check_not_scarce()?;
         let mut state = self.state.lock();
         match state.role(domain) {
-            Role::Receiver(index) => return Ok(index),
+            Role::Receiver(index) => {
+                let member = state.members.get(index).and_then(Option::as_ref);
+                return Ok(member.map_or(0, |member| member.number));
+            }
             Role::Originator => return Err(Errno::EPERM),
             Role::Stranger => {}
         }
@@ -181,7 +188,8 @@ impl Path {
         }
         let free = state.members.iter().position(Option::is_none);
         let index = free.ok_or(Errno::ENOSPC)?;
-        let member = Member::new(domain.clone())?;
+        let number = state.joined + 1;
+        let member = Member::new(number, domain.clone())?;
         domain.join(&self.own.upgrade().ok_or(Errno::EPIPE)?)?;
         if self.mode.is_cached() {
             for (i, shares) in state.runs.iter().enumerate() {
@@ -196,7 +204,8 @@ impl Path {
             }
         }
         state.members[index] = Some(member);
-        Ok(index)
+        state.joined = number;
+        Ok(number)
     }
 
     /// Gives the originator `chunks` contiguous chunks, and returns their addresses.

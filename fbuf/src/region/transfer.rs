@@ -58,12 +58,12 @@ impl Path {
     ///
     /// # Errors
     /// `EAGAIN` if a queue is full; `EPERM` for another domain than the originator; `EINVAL` for a
-    /// number that no receiver can have, `EPIPE` where the receiver is gone or there is none; those
+    /// number that no receiver has had, `EPIPE` where the receiver is gone or there is none; those
     /// of [`WalkError`](crate::dag::WalkError), `EFAULT` also if an aggregate is changed while it
     /// is secured; `EPERM` for other paths' pages that are not secured, on a path that is; `EUSERS`
     /// if too many domains or messages have one of these; `EBUSY` if a device may be writing a page
     /// that is to be secured; `ENOMEM`.
-    pub fn send(&self, sender: &Arc<Domain>, to: Option<usize>, root: u64) -> Result<(u64, usize)> {
+    pub fn send(&self, sender: &Arc<Domain>, to: Option<u64>, root: u64) -> Result<(u64, usize)> {
         // A full queue is found out before the work.
         self.state.lock().targets(sender, to, None)?;
         check_not_scarce()?;
@@ -79,7 +79,7 @@ impl Path {
         &self,
         walk: &mut Walk,
         sender: &Arc<Domain>,
-        to: Option<usize>,
+        to: Option<u64>,
         root: u64,
     ) -> Result<(u64, usize)> {
         let mut reading = Reading::new(sender, self);
@@ -96,15 +96,21 @@ impl Path {
         }
         let mut receivers = None;
         if !others.is_empty() {
-            let given = receivers.insert(self.receivers_of(sender, to)?);
-            if let Err((error, held)) = self.hold_all(&others, sender, given) {
+            receivers = Some(self.receivers_of(sender, to)?);
+            if let Err((error, held)) = self.hold_all(&others, sender) {
                 self.release_first(others, held);
                 return Err(error);
             }
         }
-        if self.mode().is_secured()
-            && let Err(error) = self.walk_secured(walk, sender, root)
-        {
+        let mut ready = match self.mode().is_secured() {
+            true => self.walk_secured(walk, sender, root),
+            false => Ok(()),
+        };
+        // Last: pages that other messages include stay given when this one is not sent.
+        if let (Ok(()), Some(receivers)) = (&ready, &receivers) {
+            ready = self.give_all(&others, receivers);
+        }
+        if let Err(error) = ready {
             self.release_all(others, false);
             return Err(error);
         }
@@ -117,22 +123,33 @@ impl Path {
         }
     }
 
-    /// Holds extents one by one. An error tells how many are held then.
+    /// Holds extents one by one, for no receiver yet. An error tells how many are held then.
     fn hold_all(
         &self,
         extents: &[Extent],
         sender: &Arc<Domain>,
-        receivers: &Receivers,
     ) -> core::result::Result<(), (Errno, usize)> {
         let none = Receivers::default();
         for (held, extent) in extents.iter().enumerate() {
             let path = &extent.run.path;
-            // Receivers of a cached path can read its pages already.
-            let reads_all = self.mode().is_cached() && core::ptr::eq(&**path, self);
-            let receivers = if reads_all { &none } else { receivers };
             let mut state = path.state.lock();
-            let result = path.hold(&mut state, extent, sender, receivers, self.mode());
+            let result = path.hold(&mut state, extent, sender, &none, self.mode());
             result.map_err(|error| (error, held))?;
+        }
+        Ok(())
+    }
+
+    /// Makes the pages of extents that are held readable for the receivers.
+    ///
+    /// # Errors
+    /// `EUSERS` for too many domains, `ENOMEM`; a part may be readable then.
+    fn give_all(&self, extents: &[Extent], receivers: &Receivers) -> Result<()> {
+        for extent in extents {
+            let path = &extent.run.path;
+            // Receivers of a cached path can read its pages already.
+            if !self.mode().is_cached() || !core::ptr::eq(&**path, self) {
+                path.give(&mut path.state.lock(), extent, receivers)?;
+            }
         }
         Ok(())
     }
@@ -178,7 +195,7 @@ impl Path {
     }
 
     /// Returns the domains that a message is for.
-    fn receivers_of(&self, sender: &Arc<Domain>, to: Option<usize>) -> Result<Receivers> {
+    fn receivers_of(&self, sender: &Arc<Domain>, to: Option<u64>) -> Result<Receivers> {
         let state = self.state.lock();
         let bits = state.targets(sender, to, None)?;
         Ok(state.domains(bits))
@@ -191,7 +208,7 @@ impl Path {
         &self,
         walk: &Walk,
         sender: &Arc<Domain>,
-        to: Option<usize>,
+        to: Option<u64>,
         held_for: Option<&Receivers>,
         root: u64,
         mut extents: Vec<Extent>,
@@ -265,11 +282,6 @@ impl Path {
         if !state.may_read(self, &extent.run, sender, pages()) {
             return Err(Errno::EFAULT);
         }
-        let reads_all = |domain: &Option<Arc<Domain>>| {
-            let domain = domain.as_ref();
-            domain.is_some_and(|domain| self.reads_all(state, domain))
-        };
-        let reads_all: [bool; MOST_MEMBERS] = receivers.each_ref().map(reads_all);
         let is_originator = state.role(sender) == Role::Originator;
         let has_writer = state.originator.is_some() && !is_originator;
         let shares = state.shares(&extent.run).ok_or(Errno::EFAULT)?;
@@ -281,16 +293,12 @@ impl Path {
             }
             _ => Ok(()),
         };
-        let held = secured.and_then(|()| {
-            let mut given = receivers.iter().zip(reads_all);
-            given.try_for_each(|(domain, reads_all)| match domain {
-                Some(domain) => shares.grant(domain, pages(), reads_all),
-                None => Ok(()),
-            })
-        });
+        let held = secured.and_then(|()| self.give(state, extent, receivers));
         match held {
             Ok(()) => {
-                shares.refer(pages());
+                if let Some(shares) = state.shares(&extent.run) {
+                    shares.refer(pages());
+                }
                 Ok(())
             }
             Err(error) => {
@@ -301,6 +309,24 @@ impl Path {
                 Err(error)
             }
         }
+    }
+
+    /// Makes the pages of an extent of this path readable for the receivers.
+    ///
+    /// # Errors
+    /// `EUSERS` for too many domains, `ENOMEM`; a part may be readable then.
+    fn give(&self, state: &mut State, extent: &Extent, receivers: &Receivers) -> Result<()> {
+        let reads_all = |domain: &Option<Arc<Domain>>| {
+            let domain = domain.as_ref();
+            domain.is_some_and(|domain| self.reads_all(state, domain))
+        };
+        let reads_all: [bool; MOST_MEMBERS] = receivers.each_ref().map(reads_all);
+        let shares = state.shares(&extent.run).ok_or(Errno::EFAULT)?;
+        let mut given = receivers.iter().zip(reads_all);
+        given.try_for_each(|(domain, reads_all)| match domain {
+            Some(domain) => shares.grant(domain, extent.pages.clone(), reads_all),
+            None => Ok(()),
+        })
     }
 
     /// Drops the references of an extent of this path; with `notes`, tells the originator.
@@ -525,15 +551,15 @@ impl State {
     fn targets(
         &self,
         sender: &Arc<Domain>,
-        to: Option<usize>,
+        to: Option<u64>,
         among: Option<&Receivers>,
     ) -> Result<u16> {
         self.check_originator(sender)?;
         let mut bits = 0;
         let mut is_full = !self.messages.has_room();
         for (index, member) in self.members.iter().enumerate() {
-            if to.is_none_or(|to| to == index)
-                && let Some(member) = member
+            if let Some(member) = member
+                && to.is_none_or(|to| to == member.number)
                 && among.is_none_or(|among| {
                     let before = among.get(index).and_then(Option::as_ref);
                     before.is_some_and(|domain| Arc::ptr_eq(domain, &member.domain))
@@ -544,7 +570,7 @@ impl State {
             }
         }
         match (bits, to) {
-            (0, Some(to)) if to >= MOST_MEMBERS => Err(Errno::EINVAL),
+            (0, Some(to)) if to > self.joined => Err(Errno::EINVAL),
             (0, _) => Err(Errno::EPIPE),
             _ if is_full => Err(Errno::EAGAIN),
             _ => Ok(bits),

@@ -211,3 +211,22 @@ pub fn many_ranges() {
     receiver.leave();
     sender.leave();
 }
+
+/// A receiver joins after another has left: a message for that one does not reach it.
+pub fn number_of_another() {
+    let (sender, first, second) = (Process::new(), Process::new(), Process::new());
+    let (path, start) = sender.path(CACHED);
+    let send = |to| path.send(&sender.domain, Some(to), start.0 as u64);
+    let number = path.attach(&first.domain).expect("room");
+    assert!(send(number).is_ok());
+    path.leave(&first.domain);
+    let next = path.attach(&second.domain).expect("room");
+    assert_eq!(send(number), Err(Errno::EPIPE));
+    assert_eq!(send(next + 1), Err(Errno::EINVAL));
+    assert_eq!(path.receive(&second.domain), Ok(None));
+    assert!(send(next).is_ok());
+    path.close();
+    for process in [first, second, sender] {
+        process.leave();
+    }
+}

@@ -331,7 +331,7 @@ impl Run {
         let to = match self.numbers.chance(50) || it.members.is_empty() {
             true => None,
             false => {
-                let all: Vec<usize> = it.members.keys().copied().collect();
+                let all: Vec<u64> = it.members.keys().copied().collect();
                 Some(*self.numbers.pick(&all))
             }
         };
@@ -775,6 +775,11 @@ fn what_was_not_sent_can_be_written() {
 #[test]
 fn ranges_in_two_runs_count_twice() {
     support::once("many ranges", attacks::many_ranges);
+}
+
+#[test]
+fn a_receivers_number_is_never_anothers() {
+    support::once("numbers", attacks::number_of_another);
 }
 
 /// A space of 32 bits has no room for the region.

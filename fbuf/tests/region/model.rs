@@ -53,7 +53,7 @@ pub struct ModelPath {
     /// `None` once it is gone.
     pub originator: Option<Who>,
     /// Receivers by their index.
-    pub members: BTreeMap<usize, Who>,
+    pub members: BTreeMap<u64, Who>,
     pub is_closed: bool,
 }
 

@@ -41,14 +41,9 @@ impl PathFile {
 
     fn attach(&self, domain: &Arc<Domain>) -> Result<Words> {
         let path = &self.path;
-        let index = path.attach(domain)?;
+        let number = path.attach(domain)?;
         let mode = path.mode().bits();
-        Ok(words([
-            path.id(),
-            path.originator(),
-            mode.into(),
-            index as u64 + 1,
-        ]))
+        Ok(words([path.id(), path.originator(), mode.into(), number]))
     }
 
     fn grow(&self, domain: &Arc<Domain>, chunks: u64) -> Result<Words> {
@@ -59,10 +54,7 @@ impl PathFile {
     }
 
     fn send(&self, domain: &Arc<Domain>, flags: OpenFlags, to: u64, root: u64) -> Result<Words> {
-        let to = match to {
-            0 => None,
-            number => Some(usize::try_from(number - 1).map_err(|_| Errno::EINVAL)?),
-        };
+        let to = (to != 0).then_some(to);
         let attempt = || match self.path.send(domain, to, root) {
             Err(Errno::EAGAIN) => None,
             result => Some(result),
