@@ -166,8 +166,7 @@ impl Path {
     }
 
     /// Makes `domain` a receiver unless it is one, and returns its number, from 1 on, which no other
-    /// receiver of the path has had. It can read the chunks of
-    /// a cached path from now on.
+    /// receiver of the path has had. It can read the chunks of a cached path from now on.
     ///
     /// # Errors
     /// `EPERM` for the originator, `ENOSPC` for too many receivers, `EPIPE` once the originator is
