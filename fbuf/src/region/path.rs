@@ -165,7 +165,7 @@ impl Path {
         self.receivers.iter().chain([&self.sender])
     }
 
-    /// Makes `domain` a receiver unless it is one, and returns its number, from 1 on, which no other
+    /// Makes `domain` a receiver unless it is one. Returns its number, from 1 on, which no other
     /// receiver of the path has had. It can read the chunks of a cached path from now on.
     ///
     /// # Errors
