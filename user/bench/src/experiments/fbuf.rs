@@ -45,7 +45,7 @@ the other program runs on another CPU:
   ...-socket-SIZE
 
 UDP/IP by netserver (Figure 4), whose packets of PDU bytes (4, 16, 32 KiB) turn around below IP, for
-4 KiB to 1 MiB; MiB/s:
+4 KiB to 1 MiB, by a server to 256 KiB; MiB/s:
   fbuf/udp-single-PDU-SIZE   the sender, the server and the receiver in one program
   fbuf/udp-cached-PDU-SIZE   in three, by cached and volatile fbufs
   fbuf/udp-volatile-PDU-SIZE in three, by uncached ones
