@@ -9,7 +9,7 @@ nucleus::counters! {
     bytes_put,
     /// Messages that were sent on fbuf paths.
     fbuf_messages,
-    /// Bytes of data that these messages reached, which nobody copied.
+    /// Bytes of data that these messages reached, without a copy.
     fbuf_bytes_passed,
     /// Pages of fbufs that were mapped for a receiver because a message includes them.
     fbuf_grants,

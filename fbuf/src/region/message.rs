@@ -117,44 +117,31 @@ impl Messages {
 
     /// Removes a message that no member has any more; returns its extents.
     pub fn take_if_free(&mut self, id: u64) -> Option<Vec<Extent>> {
-        let slot = self.slots.get_mut(id as usize % MOST_MESSAGES)?;
-        let message = slot.take_if(|it| it.id == id && it.queued | it.held == 0)?;
+        self.get(id)?;
+        self.take_from(id as usize % MOST_MESSAGES)
+    }
+
+    /// Frees all messages of a member. Those that no other member has are taken by
+    /// [`take_any_free`](Messages::take_any_free).
+    pub fn forget_member(&mut self, bit: u16) {
+        for message in self.slots.iter_mut().flatten() {
+            message.queued &= !bit;
+            message.held &= !bit;
+        }
+    }
+
+    /// Removes the first message that no member has; returns its extents.
+    pub fn take_any_free(&mut self) -> Option<Vec<Extent>> {
+        (0..self.slots.len()).find_map(|at| self.take_from(at))
+    }
+
+    /// Removes the message in a slot if no member has it; returns its extents.
+    fn take_from(&mut self, at: usize) -> Option<Vec<Extent>> {
+        let slot = self.slots.get_mut(at)?;
+        let message = slot.take_if(|it| it.queued | it.held == 0)?;
         self.count -= 1;
         self.extents -= message.extents.len();
         Some(message.extents)
-    }
-
-    /// As [`forget_member`](Messages::forget_member), up to the first message that no member has
-    /// then, whose extents it leaves in `freed`.
-    pub fn forget_one(&mut self, bit: u16, freed: &mut Option<Vec<Extent>>) {
-        for slot in &mut self.slots {
-            if let Some(message) = slot {
-                message.queued &= !bit;
-                message.held &= !bit;
-            }
-            if let Some(message) = slot.take_if(|it| it.queued | it.held == 0) {
-                self.count -= 1;
-                self.extents -= message.extents.len();
-                *freed = Some(message.extents);
-                return;
-            }
-        }
-    }
-
-    /// Frees all messages of a member; calls `free` with the extents of those that no other member
-    /// has.
-    pub fn forget_member(&mut self, bit: u16, free: &mut dyn FnMut(Vec<Extent>)) {
-        for slot in &mut self.slots {
-            if let Some(message) = slot {
-                message.queued &= !bit;
-                message.held &= !bit;
-            }
-            if let Some(message) = slot.take_if(|it| it.queued | it.held == 0) {
-                self.count -= 1;
-                self.extents -= message.extents.len();
-                free(message.extents);
-            }
-        }
     }
 }
 

@@ -10,7 +10,7 @@ use abi::{Errno, Result};
 use nucleus::{
     VirtRange,
     frame::check_not_scarce,
-    sync::{Mutex, MutexGuard, SpinLock},
+    sync::{Mutex, SpinLock},
     task::WaitQueue,
 };
 use vm::account::{self, Charge, Kind};
@@ -304,7 +304,6 @@ impl Path {
 
     /// As [`leave`](Path::leave). Without `unmaps` the address space removes the mappings itself.
     pub(super) fn remove_domain(&self, domain: &Arc<Domain>, unmaps: bool) {
-        let mut freed: Vec<Vec<Extent>> = Vec::new();
         let mut state = self.state.lock();
         let read_all;
         match state.role(domain) {
@@ -318,16 +317,9 @@ impl Path {
                 read_all = true;
             }
             Role::Receiver(index) => {
-                let bit = 1 << index;
                 state.members[index] = None;
-                let State { messages, .. } = &mut *state;
-                // Without memory for the list, one message after the other.
-                let room = freed.try_reserve(messages.count()).is_ok();
-                if room {
-                    messages.forget_member(bit, &mut |extents| freed.push(extents));
-                } else {
-                    state = self.forget_slowly(state, bit);
-                }
+                // Before another receiver can get this place.
+                state.messages.forget_member(1 << index);
                 read_all = self.mode.is_cached();
             }
         }
@@ -341,30 +333,15 @@ impl Path {
         self.retire_unused(&mut state);
         let is_over = state.originator.is_none();
         drop(state);
-        for extents in freed {
+        loop {
+            let freed = self.state.lock().messages.take_any_free();
+            let Some(extents) = freed else { break };
             self.release(extents);
         }
         self.receivers.iter().for_each(WaitQueue::wake_all);
         self.sender.wake_all();
         if is_over {
             self.waited.wake();
-        }
-    }
-
-    /// A receiver frees its messages one by one, with the path unlocked in between.
-    #[cold]
-    fn forget_slowly<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, State>,
-        bit: u16,
-    ) -> MutexGuard<'a, State> {
-        loop {
-            let mut freed = None;
-            state.messages.forget_one(bit, &mut freed);
-            let Some(extents) = freed else { return state };
-            drop(state);
-            self.release(extents);
-            state = self.state.lock();
         }
     }
 

@@ -146,8 +146,8 @@ impl Path {
         }
     }
 
-    /// Notes that somebody is about to wait for a word at this address, who looks whether the path
-    /// is over before he sleeps. Returns the address of the object that has the word.
+    /// Notes that a thread is about to wait for a word at this address; it checks whether the path
+    /// is over before it sleeps. Returns the address of the object that has the word.
     ///
     /// # Errors
     /// `EFAULT` for memory that is not the path's, `ENOMEM`, `ENOSPC`.

@@ -39,9 +39,9 @@ pub struct Run {
     start: VirtAddr,
     pages: usize,
     object: Object,
-    /// Pages that nobody may write now, one bit each. [changed with the path locked]
+    /// Pages that no domain may write now, one bit each. [changed with the path locked]
     secured: Box<[AtomicU64]>,
-    /// Pages whose contents nobody needs, one bit each: they are dropped when memory is short. No
+    /// Pages whose contents are not needed, one bit each: they are dropped when memory is short. No
     /// mapping of one can be written. [set with the path locked, cleared with the page locked]
     idle: Box<[AtomicU64]>,
     /// No page comes into it any more.
@@ -98,7 +98,7 @@ impl Run {
         VirtRange::new(at(pages.start), at(pages.end))
     }
 
-    /// Whether nobody may write the page.
+    /// Whether the page is secured: no domain may write it.
     pub(super) fn is_secured(&self, page: usize) -> bool {
         let word = self.secured.get(page / 64);
         word.is_some_and(|word| word.load(SeqCst) >> (page % 64) & 1 != 0)
@@ -234,8 +234,8 @@ impl Pager for Run {
         if self.next_secured(all, true).is_some() {
             return Some(Err(PagerError::Protected));
         }
-        // Those that are secured meanwhile stay: whoever secures a page sets its bit, then locks
-        // the page to take rights from it.
+        // Those that are secured meanwhile stay: securing sets a page's bit, then locks the page to
+        // take rights from it.
         let mut is_secured = false;
         let dropped = self
             .object

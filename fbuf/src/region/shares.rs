@@ -22,7 +22,7 @@ pub(super) type Readers = [Option<Arc<Domain>>; MOST_MEMBERS + 1];
 /// The state of a run. [guarded by the lock of the path]
 pub(super) struct RunShares {
     pub run: Arc<Run>,
-    /// Who may write the pages, until it leaves the path.
+    /// The domain that may write the pages, until it leaves the path.
     pub originator: Option<Arc<Domain>>,
     /// Messages that include each page.
     references: PageCounts,
@@ -75,7 +75,7 @@ impl RunShares {
         self.references.next_range(pages, false).is_none()
     }
 
-    /// Whether nobody may write any of these pages.
+    /// Whether all these pages are secured.
     pub fn are_secured(&self, mut pages: Range<usize>) -> bool {
         pages.all(|page| self.run.is_secured(page))
     }

@@ -348,7 +348,7 @@ impl Path {
         self.release_all(extents, false);
     }
 
-    /// Drops the references of a message that nobody has any more.
+    /// Drops the references of a message that no member has any more.
     pub(super) fn release(&self, extents: Vec<Extent>) {
         self.release_all(extents, true);
     }

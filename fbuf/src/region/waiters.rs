@@ -1,5 +1,5 @@
-//! Threads that wait for words in a path's memory, which its originator writes: they are woken when
-//! it is gone, since nobody else would.
+//! Threads that wait for words in a path's memory, which its originator writes: the end of the
+//! originator wakes them.
 
 use alloc::{boxed::Box, vec::Vec};
 
@@ -8,7 +8,7 @@ use nucleus::sync::{OnceBox, Rank, SpinLock};
 
 use super::MOST_PATH_CHUNKS;
 
-/// Wakes all who wait for words in the object with this address.
+/// Wakes all threads that wait for words in the object with this address.
 static WAKER: OnceBox<fn(usize)> = OnceBox::new();
 
 /// Sets how threads are woken that wait for words in the object with an address. The first one
@@ -42,7 +42,7 @@ impl Waited {
         Ok(())
     }
 
-    /// Wakes all who wait. No lock is held.
+    /// Wakes all waiters. No lock is held.
     pub fn wake(&self) {
         let objects = core::mem::take(&mut *self.0.lock());
         if let Some(waker) = WAKER.get() {

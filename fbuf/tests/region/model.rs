@@ -128,7 +128,7 @@ impl Model {
         }
     }
 
-    /// Pages of messages that nobody has any more are withdrawn; runs end.
+    /// Pages of messages that no member has any more are withdrawn; runs end.
     pub fn settle(&mut self, notes: bool) {
         let mut freed = BTreeSet::new();
         self.messages.retain_mut(|message| {
@@ -147,7 +147,7 @@ impl Model {
                 it.is_noticed |= notes && self.paths[it.path].originator.is_some();
             }
         }
-        // Runs that nobody can use.
+        // Runs that no domain can use.
         let used: BTreeSet<u64> = self
             .pages
             .iter()

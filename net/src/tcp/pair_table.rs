@@ -1,9 +1,8 @@
 //! Hash tables by the two ends of a connection.
 //!
-//! The hash is keyed and strongly universal: who does not know the key finds no two pairs that meet
+//! The hash is keyed and strongly universal: without the key, no choice of pairs makes two meet
 //! more often than chance, however many are tried. It takes a multiplication for each 32 bits of a
-//! pair, a tenth of what a hash for strings of any length takes (Lemire and Kaser, "Strongly
-//! universal string hashing is fast", 2014).
+//! pair (Lemire and Kaser, "Strongly universal string hashing is fast", 2014).
 
 use core::net::{IpAddr, SocketAddr};
 

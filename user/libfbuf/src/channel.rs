@@ -20,7 +20,7 @@ use crate::space::{Fbuf, Mode};
 /// Messages that may be sent and not yet freed, in each direction.
 const SLOTS: u32 = 256;
 
-/// By memfds nothing wakes who waits for a peer that is gone: after so long, the sleeper looks.
+/// By memfds nothing wakes a thread that waits for a peer that is gone: after so long, it checks.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The first word of an offer.

@@ -188,7 +188,7 @@ impl Card {
         self.interface.receive(fbuf)
     }
 
-    /// Takes the next frame for nobody.
+    /// Takes the next frame and drops it.
     ///
     /// # Errors
     /// Those of the socket.

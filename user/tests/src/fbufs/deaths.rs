@@ -7,7 +7,7 @@ use support::prelude::*;
 pub const TESTS: &[Test] = &[
     ("fbufs: receivers that end at each step", receivers),
     ("fbufs: an originator that ends", originators),
-    ("fbufs: who waits for a word of one that ends", sleepers),
+    ("fbufs: waiting for a word of one that ends", sleepers),
     ("fbufs: the last descriptor is closed", closed),
     ("fbufs: a new program in the process", executed),
     ("fbufs: memory comes back", memory),
@@ -119,7 +119,7 @@ fn originators() -> Outcome {
     Ok(())
 }
 
-/// Who waits for a word that the originator writes is woken by it, and by its end.
+/// A thread that waits for a word that the originator writes is woken by it, and by its end.
 fn sleepers() -> Outcome {
     for mode in [0, SECURED] {
         let (front, back) = socket_pair(SOCK_STREAM)?.into();

@@ -60,7 +60,7 @@ fn no_debugger() -> Outcome {
     Ok(())
 }
 
-/// A path's descriptor lies in a socket that lies in itself, and nobody has it else: it ends.
+/// A path's descriptor lies in a socket that lies in itself, and no process has it: it ends.
 fn circles() -> Outcome {
     for mode in ALL_MODES {
         let path = Path::new(mode)?;
