@@ -178,6 +178,21 @@ impl<'a> Bench<'a> {
         self.options.full
     }
 
+    /// Returns whether this guest serves another one's rows.
+    pub fn is_second(&self) -> bool {
+        self.options.second
+    }
+
+    /// Returns the name of the card that leads to the second guest.
+    ///
+    /// # Errors
+    /// When the host has started none.
+    pub fn card(&self) -> Result<String, Failure> {
+        let why = "a second guest, as `causeway bench` starts one (not with --icount)";
+        let card = self.options.card.clone();
+        card.ok_or_else(|| Failure::Missing(why.into()))
+    }
+
     /// Returns the peer's address.
     ///
     /// # Errors
@@ -425,6 +440,8 @@ mod tests {
             turns: false,
             rows: Vec::new(),
             peer: None,
+            card: None,
+            second: false,
         };
         let mut lines: Vec<Value> = Vec::new();
         let mut print = |line: &str| {

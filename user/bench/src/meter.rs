@@ -158,7 +158,7 @@ impl Meter {
                 operations * self.bytes as f64 / f64::from(1 << 20) / seconds
             }
             Unit::OperationsPerSecond => operations / seconds,
-            Unit::Bytes | Unit::Pages | Unit::Faults | Unit::Entries => 0.0,
+            Unit::Bytes | Unit::Pages | Unit::Faults | Unit::Entries | Unit::Percent => 0.0,
         }
     }
 }

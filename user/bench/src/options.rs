@@ -34,6 +34,10 @@ pub struct Options {
     pub rows: Vec<String>,
     /// The peer on the network, for experiments that need one.
     pub peer: Option<SocketAddr>,
+    /// The card that leads to the other guest, for experiments that need two.
+    pub card: Option<String>,
+    /// Serve the other guest's rows.
+    pub second: bool,
 }
 
 impl Options {
@@ -101,6 +105,13 @@ fn command() -> Command {
                 .help("Where `causeway peer` serves, for experiments with a network"),
         )
         .arg(
+            Arg::new("card")
+                .long("card")
+                .value_name("NAME")
+                .help("The card that leads to another guest, for experiments with two"),
+        )
+        .arg(flag("second").help("Serves another guest's bench, for experiments with two"))
+        .arg(
             flag("help")
                 .short('h')
                 .help("Tells this, or what an experiment does"),
@@ -163,6 +174,8 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Options, i32> 
         runs: found.get_one("runs").copied().unwrap_or(1),
         batches: found.get_one("batches").copied(),
         turns: found.get_flag("turns"),
+        card: found.get_one("card").cloned(),
+        second: found.get_flag("second"),
         peer: found.get_one("peer").copied(),
         rows: found
             .get_many("rows")

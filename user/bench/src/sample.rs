@@ -23,6 +23,8 @@ pub enum Unit {
     Faults,
     /// Entries of an address space's map.
     Entries,
+    /// Hundredths of a whole.
+    Percent,
 }
 
 impl Unit {
@@ -37,6 +39,7 @@ impl Unit {
             Self::Pages => "pages",
             Self::Faults => "faults",
             Self::Entries => "entries",
+            Self::Percent => "%",
         }
     }
 
@@ -49,7 +52,8 @@ impl Unit {
             | Self::Bytes
             | Self::Pages
             | Self::Faults
-            | Self::Entries => "less",
+            | Self::Entries
+            | Self::Percent => "less",
         }
     }
 }

@@ -148,8 +148,9 @@ impl Client {
 
     /// Returns whether it may have a datagram of so many bytes.
     pub(crate) fn has_room(&mut self, limits: &Limits, len: u64) -> io::Result<bool> {
-        let (count, bytes) = self.line()?.in_flight(limits.datagrams)?;
-        Ok(count == 0 || (count < limits.datagrams && bytes + len <= limits.bytes))
+        self.line()?.has_room(|count, bytes| {
+            count == 0 || (count < limits.datagrams && bytes + len <= limits.bytes)
+        })
     }
 
     /// Sends a header and a body, whose nodes are in this client's path.

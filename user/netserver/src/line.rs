@@ -167,20 +167,21 @@ impl Line {
         }
     }
 
-    /// Returns how many messages are not freed, and their bytes.
-    pub(crate) fn in_flight(&mut self, most: usize) -> io::Result<(usize, u64)> {
+    /// Returns whether what is not freed, as messages and their bytes, `fits`. Notices are read
+    /// before the answer is no.
+    pub(crate) fn has_room(&mut self, fits: impl Fn(usize, u64) -> bool) -> io::Result<bool> {
+        let is_within = |(count, bytes)| fits(count, bytes);
         match self {
             Line::Ring(channel) => {
                 channel.collect()?;
-                Ok((channel.in_flight(), channel.bytes_in_flight()))
+                Ok(fits(channel.in_flight(), channel.bytes_in_flight()))
             }
             Line::Kernel(kernel) => {
-                let (count, bytes) = kernel.path.in_flight();
-                if count * 2 < most {
-                    return Ok((count, bytes));
-                }
-                kernel.path.collect()?;
-                Ok(kernel.path.in_flight())
+                let path = &kernel.path;
+                Ok(is_within(path.in_flight()) || {
+                    path.collect()?;
+                    is_within(path.in_flight())
+                })
             }
         }
     }

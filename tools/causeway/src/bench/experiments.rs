@@ -57,6 +57,8 @@ pub struct Experiment {
     #[serde(default)]
     pub network: bool,
     #[serde(default)]
+    pub second: bool,
+    #[serde(default)]
     pub disks: bool,
     #[serde(default)]
     pub memory_disk: bool,
@@ -227,6 +229,12 @@ pub fn modules(names: &[String]) -> Vec<&'static str> {
 pub fn need_network(names: &[String]) -> bool {
     let mut found = names.iter().filter_map(|name| find(name));
     found.any(|(_, _, it)| it.network)
+}
+
+/// Whether some of these experiments need a second guest.
+pub fn need_second(names: &[String]) -> bool {
+    let mut found = names.iter().filter_map(|name| find(name));
+    found.any(|(_, _, it)| it.second)
 }
 
 /// Whether some of these experiments need disks.

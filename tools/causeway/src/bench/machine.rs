@@ -18,6 +18,7 @@ use super::lines::{self, Line};
 use super::network::{self, Network};
 use super::pin;
 use super::results::Kernel;
+use super::second::{self, Part, Wire};
 use super::sections::Sections;
 use crate::compare::Ground;
 use crate::console::Console;
@@ -158,10 +159,17 @@ impl Stage {
         names: &[String],
         disks: &[Disk],
         network: Option<&Network>,
+        wire: Option<(&Wire, Part)>,
     ) -> Result<Machine> {
+        let part = wire.map(|(_, part)| part);
         let mut command = vec![INIT.to_owned(), names.join(",")];
-        command.extend(self.words.iter().cloned());
+        // The second guest serves, and needs no turns.
+        if part != Some(Part::Second) {
+            command.extend(self.words.iter().cloned());
+        }
         command.extend(network.map(Network::bench).into_iter().flatten());
+        command.extend(part.map(Part::bench).into_iter().flatten());
+        let alone = part.and_then(Part::own);
         let full = self.words.iter().any(|word| word == FULL);
         let memory_disk =
             experiments::need_memory_disk(names).then(|| MEMORY_DISK[usize::from(full)]);
@@ -179,6 +187,7 @@ impl Stage {
                 if let Some(network) = network {
                     options.extend(network.causeway()?);
                 }
+                options.extend(alone.map(|own| format!("ip={own}")));
                 (file, Console::pipes().command_line(&options, &command))
             }
             System::Linux(linux, mitigations) => {
@@ -186,9 +195,9 @@ impl Stage {
                 // Its first program finds what the kernel does not know in its environment.
                 let disk = memory_disk.map(|size| format!("memory_disk={} ", size << 10));
                 let disk = disk.unwrap_or_default();
-                let address = network
-                    .map(|network| network.linux() + " ")
-                    .unwrap_or_default();
+                let address = network.map(Network::linux);
+                let address = address.or(alone.map(|own| format!("address={own}")));
+                let address = address.map(|address| address + " ").unwrap_or_default();
                 // Nothing may stand between the guest's lines.
                 let line = format!(
                     "{own} loglevel=1 {disk}{address}rdinit={INIT} -- {}",
@@ -205,13 +214,16 @@ impl Stage {
         if let Some(network) = network {
             machine.extra.extend(network.qemu(machine.cpus)?);
         }
+        if let Some((wire, part)) = wire {
+            machine.extra.extend(wire.qemu(part));
+        }
         Ok(machine)
     }
 
     /// QEMU's flags that all kernels get.
     pub fn flags(&self, side: &Side) -> String {
         // Without disks and card no error is possible, and nothing to be shown.
-        let Ok(machine) = self.machine(side, &[], &[], None) else {
+        let Ok(machine) = self.machine(side, &[], &[], None, None) else {
             return String::new();
         };
         let command = machine.command(Path::new("LOG"));
@@ -247,7 +259,13 @@ impl Stage {
             .as_ref()
             .filter(|_| experiments::need_network(names));
         let network = network.map(Network::new).transpose()?;
-        let mut machine = self.machine(side, names, &disks, network.as_ref())?;
+        let is_pair = self.network.is_some() && experiments::need_second(names);
+        let wire = is_pair.then(|| Wire::new(scratch.path()));
+        let second = wire.as_ref().map(|wire| self.second(side, wire));
+        let second = second.transpose()?;
+        let has_other = network.is_some();
+        let wire = wire.as_ref().map(|wire| (wire, Part::First { has_other }));
+        let mut machine = self.machine(side, names, &disks, network.as_ref(), wire)?;
         let sections = match &self.counter {
             None => None,
             Some(plugin) => {
@@ -268,8 +286,31 @@ impl Stage {
             pinned: false,
             sections,
             _network: network,
+            _second: second,
         })
     }
+
+    /// Boots the guest at the other end of a wire.
+    fn second(&self, side: &Side, wire: &Wire) -> Result<Second> {
+        let names = [second::EXPERIMENT.to_owned()];
+        let wire = Some((wire, Part::Second));
+        let mut machine = self.machine(side, &names, &[], None, wire)?;
+        machine.cpus = 1;
+        let (guest, keys, screen) = Guest::start(&machine, false)?;
+        Ok(Second {
+            _guest: guest,
+            _keys: keys,
+            _lines: read(screen),
+        })
+    }
+}
+
+/// The guest that serves the one that measures; it ends when this is dropped.
+struct Second {
+    _guest: Guest,
+    _keys: ChildStdin,
+    /// Taken from the console, and not looked at.
+    _lines: Receiver<String>,
 }
 
 /// A kernel at work.
@@ -288,6 +329,8 @@ pub struct Boot {
     sections: Option<Sections>,
     /// The network of this boot.
     _network: Option<Network>,
+    /// The other guest of this boot.
+    _second: Option<Second>,
     /// The disks of this boot stand in it.
     _scratch: TempDir,
 }

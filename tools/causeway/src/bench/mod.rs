@@ -25,6 +25,7 @@ mod progress;
 pub mod report;
 pub mod results;
 mod revision;
+mod second;
 mod sections;
 pub mod statistics;
 mod table;
@@ -110,8 +111,8 @@ pub fn bench(options: &Bench) -> Result<u8> {
     if options.root.is_some() {
         root.host_file("busybox", Path::new(BUSYBOX), 0o755)?;
     }
-    let wants_peer = experiments::need_network(&names) && !options.icount;
-    let network = wants_peer.then(|| options.network.clone());
+    let has_card = experiments::need_network(&names) || experiments::need_second(&names);
+    let network = (has_card && !options.icount).then(|| options.network.clone());
     root.host_file("bench", &program, 0o755)?;
     for side in &sides {
         if let System::Linux(linux, _) = &side.system {

@@ -11,6 +11,7 @@ use libfbuf::{Backend, Mode};
 use crate::movement::flow::{Shape, Stream};
 use crate::movement::{Line, PAGE, size_name};
 use crate::{Bench, Experiment, Failure};
+pub(super) use crossing::enter;
 use crossing::{Calls, Lent, ThroughKernel, ThroughRing};
 
 /// The experiment; its help describes it.
@@ -45,8 +46,10 @@ the other program runs on another CPU:
   ...-socket-SIZE
 
 UDP/IP by netserver (Figure 4), whose packets of PDU bytes (4, 16, 32 KiB) turn around below IP, for
-4 KiB to 1 MiB, by a server to 256 KiB; MiB/s:
+4 KiB to 1 MiB; MiB/s:
   fbuf/udp-single-PDU-SIZE   the sender, the server and the receiver in one program
+  fbuf/udp-two-cached-PDU-SIZE, ...-two-volatile-...
+                             the sender and the protocols in one, the receiver in another
   fbuf/udp-cached-PDU-SIZE   in three, by cached and volatile fbufs
   fbuf/udp-volatile-PDU-SIZE in three, by uncached ones
   fbuf/udp-kernel-SIZE       the kernel's own UDP by 127.0.0.1, in datagrams of at most 32 KiB",
@@ -69,9 +72,6 @@ const MOST_TURNS: usize = 40;
 
 /// Bytes of the messages of Figure 3.
 const SIZES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
-
-/// Bytes of the messages of Figure 4 that go by a server: larger ones are lost in it.
-const MOST_UDP: usize = 256 << 10;
 
 /// Bytes of a packet of Figure 4.
 const PDUS: [usize; 3] = [4 << 10, 16 << 10, 32 << 10];
@@ -200,15 +200,15 @@ fn udp(bench: &mut Bench) -> Result<(), Failure> {
             measure(format!("single-{pdu_name}"), &|| {
                 Ok(Box::new(udp::OneDomain::start(pdu, size)?))
             })?;
-            if size > MOST_UDP {
-                continue;
-            }
             for is_uncached in [false, true] {
                 let name = if is_uncached { "volatile" } else { "cached" };
                 let mode = Mode {
                     is_uncached,
                     is_secured: false,
                 };
+                measure(format!("two-{name}-{pdu_name}"), &|| {
+                    Ok(Box::new(udp::TwoDomains::start(mode, pdu, size)?))
+                })?;
                 measure(format!("{name}-{pdu_name}"), &|| {
                     Ok(Box::new(udp::ThreeDomains::start(mode, pdu, size)?))
                 })?;

@@ -10,6 +10,7 @@ mod exec;
 mod fault_ahead;
 mod fault_bandwidth;
 mod fbuf;
+mod fbuf_network;
 mod file;
 mod floors;
 mod fork;
@@ -74,6 +75,7 @@ pub const ALL: &[&Experiment] = &[
     &postmark::EXPERIMENT,
     &pipeline::EXPERIMENT,
     &fbuf::EXPERIMENT,
+    &fbuf_network::EXPERIMENT,
     &disk_dump::EXPERIMENT,
     &web_server::EXPERIMENT,
 ];

@@ -37,6 +37,7 @@ pub const ALL: &[Case] = &[
         serving::not_connected,
     ),
     ("netserver: many datagrams", serving::many),
+    ("netserver: many large datagrams", serving::large),
     ("netserver: both ends in one process", serving::alone),
     ("netserver: ports", serving::ports),
     ("netserver: a client that frees nothing", serving::hoarder),

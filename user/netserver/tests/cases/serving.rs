@@ -1,13 +1,13 @@
 //! A server with clients, by loopback.
 
 use std::cell::Cell;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::{env, process};
 
-use libfbuf::{Backend, Contents, Domain};
+use libfbuf::{Aggregate, Backend, Contents, Domain};
 use netserver::{Config, Limits, Link, Options, Server, UdpSocket};
 
 use super::{Draws, fork, wait};
@@ -269,4 +269,40 @@ pub fn alone(backend: Backend) {
             assert_eq!(bytes_of(&came), round.to_le_bytes());
         }
     }
+}
+
+/// Large datagrams one after the other, each freed before the next: none is lost, however many
+/// there were.
+pub fn large(backend: Backend) {
+    const LEN: usize = 1 << 20;
+    const ROUNDS: u8 = 24;
+    let served = Served::start(backend, Limits::default());
+    let (mut is_bound, bound) = UnixStream::pair().expect("sockets");
+    let sender = fork(|| {
+        is_bound.read_exact(&mut [0]).expect("a receiver");
+        let mut socket = served.bind(4);
+        socket.connect(address(3)).expect("a peer");
+        for round in 0..ROUNDS {
+            let mut fbuf = socket.path().allocate(LEN).expect("memory");
+            fbuf.fill(round);
+            let body = Aggregate::new(fbuf, LEN).expect("a body");
+            socket.send(&body).expect("sent");
+            // Where the body is lost, the receiver gets this instead.
+            socket.send(&socket.path().empty()).expect("sent");
+            assert!(socket.receive().expect("an answer").is_empty());
+        }
+    });
+    let mut receiver = served.bind(3);
+    (&bound).write_all(&[0]).expect("told");
+    for round in 0..ROUNDS {
+        let came = receiver.receive().expect("a datagram");
+        assert_eq!(came.len(), LEN as u64, "datagram {round}");
+        assert!(bytes_of(&came).iter().all(|it| *it == round));
+        let from = came.from();
+        drop(came);
+        assert!(receiver.receive().expect("a datagram").is_empty());
+        let answer = receiver.path().empty();
+        receiver.send_to(&answer, from).expect("sent");
+    }
+    wait(sender);
 }

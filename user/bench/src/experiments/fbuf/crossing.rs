@@ -17,7 +17,7 @@ use crate::movement::{Order, PAGE, Peer, pipe, read_whole, stamp, wrong};
 const ATTACH: u8 = 0;
 const RECEIVE: u8 = 1;
 
-pub(super) fn enter(backend: Backend) -> Result<Domain, Failure> {
+pub(in crate::experiments) fn enter(backend: Backend) -> Result<Domain, Failure> {
     Domain::enter(backend).map_err(|why| match why.kind() {
         io::ErrorKind::NotFound => Failure::Missing("/dev/fbuf".into()),
         _ => Failure::of("the fbuf region", &why),

@@ -3,17 +3,19 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::process;
 use std::time::Instant;
 
-use libfbuf::{Backend, Domain, Mode, Path};
+use libfbuf::{Aggregate, Backend, Channel, Contents, Domain, Member, Mode, Path};
 use netserver::{Config, Limits, Link, Options, Server, Stack, UdpSocket};
 
 use super::Crossing;
 use super::crossing::{check, enter, message};
 use crate::Failure;
 use crate::movement::flow::{Shape, Stream};
-use crate::movement::{Line, Peer, pipe, read_whole, wrong};
+use crate::movement::{Line as KernelLine, Peer, pipe, read_whole, wrong};
 use crate::partner::Partner;
 
 /// Bytes in flight before the receiver answers.
@@ -89,7 +91,7 @@ impl ThreeDomains {
             };
             for left in (0..order.count).rev() {
                 let datagram = socket.receive()?;
-                check(libfbuf::Contents::fragments(&datagram), number)?;
+                check(datagram.fragments(), number)?;
                 drop(datagram);
                 number += 1;
                 if left % window(size) == 0 {
@@ -130,6 +132,142 @@ impl Crossing for ThreeDomains {
     }
 }
 
+/// The sender and the protocols in this process, the receiver in another one.
+pub(super) struct TwoDomains {
+    stack: Stack,
+    path: Path,
+    line: Line,
+    peer: Peer,
+    answers: File,
+    size: usize,
+    number: u64,
+}
+
+/// What carries messages to the receiver: a ring for cached paths, the kernel for uncached ones.
+enum Line {
+    Ring(Box<Channel>),
+    Kernel,
+}
+
+/// The receiver's end.
+enum FarLine {
+    Ring(Box<Channel>),
+    Kernel(Member),
+}
+
+impl FarLine {
+    fn attach(socket: UnixStream, fd: OwnedFd, is_ring: bool) -> io::Result<Self> {
+        let domain = Domain::enter(Backend::Device)?;
+        Ok(match is_ring {
+            true => {
+                let path = Path::new(&domain, Mode::CACHED_VOLATILE, 0)?;
+                let channel = Channel::connect(&domain, &path, socket.into())?;
+                Self::Ring(Box::new(channel))
+            }
+            false => Self::Kernel(Member::attach(&domain, fd)?),
+        })
+    }
+
+    fn receive(&mut self, number: u64) -> io::Result<()> {
+        match self {
+            Self::Ring(channel) => {
+                let message = channel.receive()?.ok_or(io::ErrorKind::UnexpectedEof)?;
+                check(message.fragments(), number)
+            }
+            Self::Kernel(member) => {
+                let message = member.receive()?.ok_or(io::ErrorKind::UnexpectedEof)?;
+                check(message.contents().fragments(), number)
+            }
+        }
+    }
+}
+
+impl TwoDomains {
+    pub(super) fn start(mode: Mode, pdu: usize, size: usize) -> Result<Self, Failure> {
+        let domain = enter(Backend::Device)?;
+        let path = Path::new(&domain, mode, 0)?;
+        let fd = path.as_fd().try_clone_to_owned()?;
+        let (here, there) = UnixStream::pair()?;
+        let (answers, to_answer) = pipe()?;
+        let is_ring = !mode.is_uncached;
+        let (mut line, mut number) = (None, 0);
+        let mut peer = Peer::start(0, move |order| {
+            if order.act == BIND {
+                let (there, fd) = (there.try_clone()?, fd.try_clone()?);
+                line = Some(FarLine::attach(there, fd, is_ring)?);
+            }
+            let Some(line) = &mut line else {
+                return Ok(());
+            };
+            for left in (0..order.count).rev() {
+                line.receive(number)?;
+                number += 1;
+                if left % window(size) == 0 {
+                    (&to_answer).write_all(&[0])?;
+                }
+            }
+            Ok(())
+        })?;
+        let mut line = Line::Kernel;
+        peer.with(BIND, 0, || {
+            if is_ring {
+                let channel = Channel::connect(&domain, &path, here.into())?;
+                line = Line::Ring(Box::new(channel));
+            }
+            Ok(())
+        })?;
+        Ok(Self {
+            stack: Stack::new(&domain, config(pdu))?,
+            path,
+            line,
+            peer,
+            answers,
+            size,
+            number: 0,
+        })
+    }
+}
+
+impl Crossing for TwoDomains {
+    fn send(&mut self, count: u64) -> Result<(), Failure> {
+        let Self {
+            stack,
+            path,
+            line,
+            answers,
+            number,
+            ..
+        } = self;
+        let size = self.size;
+        self.peer.with(RECEIVE, count, || {
+            for left in (0..count).rev() {
+                let body = turn_around(stack, path, message(path, size, *number)?)?;
+                match line {
+                    Line::Ring(channel) => channel.send(&body)?,
+                    Line::Kernel => path.send(0, &body).map(drop)?,
+                }
+                *number += 1;
+                if left % window(size) == 0 {
+                    read_whole(answers, &mut [0])?;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Sends a body down the protocols, and receives it again.
+fn turn_around(stack: &mut Stack, path: &Path, body: Aggregate) -> io::Result<Aggregate> {
+    stack.send(1, address(2), &body, false)?;
+    let mut came = None;
+    while let Some((_, packet)) = stack.take() {
+        came = stack.receive(&packet, Instant::now())?;
+    }
+    let datagram = came.ok_or_else(|| wrong("no datagram"))?;
+    // What the server does with it, too: the parts are one again.
+    path.adopt(&datagram.body)
+}
+
 /// All in this process.
 pub(super) struct OneDomain {
     stack: Stack,
@@ -154,15 +292,8 @@ impl Crossing for OneDomain {
     fn send(&mut self, count: u64) -> Result<(), Failure> {
         for _ in 0..count {
             let body = message(&self.path, self.size, self.number)?;
-            self.stack.send(1, address(2), &body, false)?;
-            let mut came = None;
-            while let Some((_, packet)) = self.stack.take() {
-                came = self.stack.receive(&packet, Instant::now())?;
-            }
-            let datagram = came.ok_or_else(|| wrong("no datagram"))?;
-            // What the server does with it, too: the parts are one again.
-            let body = self.path.adopt(&datagram.body)?;
-            check(libfbuf::Contents::fragments(&body), self.number)?;
+            let body = turn_around(&mut self.stack, &self.path, body)?;
+            check(body.fragments(), self.number)?;
             self.number += 1;
         }
         Ok(())
@@ -186,7 +317,7 @@ impl ByKernel {
             ..Shape::of(part)
         };
         Ok(Self {
-            stream: Stream::start(Line::Udp, shape)?,
+            stream: Stream::start(KernelLine::Udp, shape)?,
             datagrams: (size / part) as u64,
         })
     }
