@@ -91,6 +91,31 @@ impl Node {
         Node::new(space, RawNode::Leaf(bytes), bytes.len() as u64, 1, kind)
     }
 
+    /// Returns the deepest node that has all bytes of a range, and where it begins.
+    fn least(self: &Arc<Node>, start: u64, end: u64) -> (&Arc<Node>, u64) {
+        let (mut node, mut at) = (self, 0);
+        while let NodeKind::Pair(a, b) = &node.kind {
+            let middle = at + a.len;
+            match (end <= middle, start >= middle) {
+                (true, _) => node = a,
+                (_, true) => (node, at) = (b, middle),
+                _ => break,
+            }
+        }
+        (node, at)
+    }
+
+    /// Returns a leaf with a part of the bytes of a leaf; `None` for other nodes.
+    fn part(&self, space: &Space, within: Range<usize>) -> Option<io::Result<Arc<Node>>> {
+        let cut = |bytes: &Bytes| bytes.part(within.start, within.len());
+        let (bytes, kind) = match &self.kind {
+            NodeKind::Own(fbuf, bytes) => (cut(bytes), NodeKind::Own(fbuf.clone(), cut(bytes))),
+            NodeKind::Part(it, bytes) => (cut(bytes), NodeKind::Part(it.clone(), cut(bytes))),
+            _ => return None,
+        };
+        Some(Node::leaf(space, bytes, kind))
+    }
+
     fn pair(space: &Space, a: Arc<Node>, b: Arc<Node>) -> io::Result<Arc<Node>> {
         let visits = a.visits.saturating_add(b.visits).saturating_add(1);
         if visits > MOST_NODES {
@@ -177,8 +202,20 @@ impl Aggregate {
     /// Those of [`join`](Aggregate::join).
     pub fn slice(&self, range: Range<u64>) -> io::Result<Aggregate> {
         let (start, end) = (range.start, range.end.min(self.len()));
+        let Some(root) = self.root.as_ref().filter(|_| start < end) else {
+            return Ok(Aggregate::of(&self.space, None));
+        };
+        let (node, at) = root.least(start, end);
+        // Most parts lie in one node: a header, a packet of a contiguous body.
+        let (from, to) = (start - at, end - at);
+        if (from, to) == (0, node.len) {
+            return Ok(Aggregate::of(&self.space, Some(node.clone())));
+        }
+        if let Some(leaf) = node.part(&self.space, from as usize..to as usize) {
+            return Ok(Aggregate::of(&self.space, Some(leaf?)));
+        }
         let mut parts = Vec::new();
-        let mut left: Vec<(&Arc<Node>, u64)> = self.root.iter().map(|root| (root, 0)).collect();
+        let mut left = vec![(node, at)];
         while let Some((node, at)) = left.pop() {
             let (from, to) = (start.max(at), end.min(at + node.len));
             if from >= to {
@@ -189,19 +226,12 @@ impl Aggregate {
                 continue;
             }
             let within = (from - at) as usize..(to - at) as usize;
+            if let Some(leaf) = node.part(&self.space, within.clone()) {
+                parts.push(leaf?);
+                continue;
+            }
             match &node.kind {
-                NodeKind::Empty => {}
                 NodeKind::Pair(a, b) => left.extend([(b, at + a.len), (a, at)]),
-                NodeKind::Own(fbuf, bytes) => {
-                    let bytes = bytes.part(within.start, within.len());
-                    let kind = NodeKind::Own(fbuf.clone(), bytes);
-                    parts.push(Node::leaf(&self.space, bytes, kind)?);
-                }
-                NodeKind::Part(message, bytes) => {
-                    let bytes = bytes.part(within.start, within.len());
-                    let kind = NodeKind::Part(message.clone(), bytes);
-                    parts.push(Node::leaf(&self.space, bytes, kind)?);
-                }
                 NodeKind::Whole(message) => {
                     let mut at = 0;
                     for piece in message.inner.pieces.as_slice() {
@@ -215,6 +245,7 @@ impl Aggregate {
                         at += piece.len();
                     }
                 }
+                NodeKind::Empty | NodeKind::Own(..) | NodeKind::Part(..) => {}
             }
         }
         self.joined(parts)
@@ -276,9 +307,12 @@ impl Aggregate {
         self.join(&Aggregate::copied(&self.space, bytes)?)
     }
 
-    /// Returns the same bytes with all nodes in another space; adjacent parts of one origin become
-    /// one leaf.
-    pub(crate) fn moved(&self, space: &Space) -> io::Result<Aggregate> {
+    /// Returns the bytes of some aggregates with all nodes in a space; adjacent parts of one origin
+    /// become one leaf.
+    pub(crate) fn gathered<'a>(
+        space: &Space,
+        parts: impl IntoIterator<Item = &'a Aggregate>,
+    ) -> io::Result<Aggregate> {
         let mut pieces: Vec<NodeKind> = Vec::new();
         let mut add = |next: NodeKind| {
             match (pieces.last_mut(), &next) {
@@ -300,18 +334,21 @@ impl Aggregate {
             }
             pieces.push(next);
         };
-        let mut left: Vec<&Node> = self.root.as_deref().into_iter().collect();
-        while let Some(node) = left.pop() {
-            match &node.kind {
-                NodeKind::Empty => {}
-                NodeKind::Own(fbuf, bytes) => add(NodeKind::Own(fbuf.clone(), *bytes)),
-                NodeKind::Part(message, bytes) => add(NodeKind::Part(message.clone(), *bytes)),
-                NodeKind::Whole(message) => {
-                    for piece in message.inner.pieces.as_slice() {
-                        add(NodeKind::Part(message.clone(), *piece));
+        let mut left: Vec<&Node> = Vec::new();
+        for part in parts {
+            left.extend(part.root.as_deref());
+            while let Some(node) = left.pop() {
+                match &node.kind {
+                    NodeKind::Empty => {}
+                    NodeKind::Own(fbuf, bytes) => add(NodeKind::Own(fbuf.clone(), *bytes)),
+                    NodeKind::Part(message, bytes) => add(NodeKind::Part(message.clone(), *bytes)),
+                    NodeKind::Whole(message) => {
+                        for piece in message.inner.pieces.as_slice() {
+                            add(NodeKind::Part(message.clone(), *piece));
+                        }
                     }
+                    NodeKind::Pair(a, b) => left.extend([&**b, &**a]),
                 }
-                NodeKind::Pair(a, b) => left.extend([&**b, &**a]),
             }
         }
         let mut leaves = Vec::with_capacity(pieces.len());

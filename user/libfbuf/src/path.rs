@@ -32,6 +32,9 @@ const MOST_TAKEN: usize = 1 << 20;
 /// Notices that are read at once.
 const NOTICES: usize = 64;
 
+/// Ranges of pages that most messages have at most.
+const FEW_RANGES: usize = 8;
+
 /// Ranges of pages that [`Message::check`] looks at.
 const MOST_RANGES: usize = 1024;
 
@@ -139,7 +142,16 @@ impl Path {
     /// # Errors
     /// `ENOSPC` at the path's limit, `ENOMEM`.
     pub fn adopt(&self, aggregate: &Aggregate) -> io::Result<Aggregate> {
-        self.with_notices(|| aggregate.moved(&self.space))
+        self.with_notices(|| Aggregate::gathered(&self.space, [aggregate]))
+    }
+
+    /// Returns the bytes of some aggregates, one after the other, as [`adopt`](Path::adopt) does
+    /// those of one.
+    ///
+    /// # Errors
+    /// Those of [`adopt`](Path::adopt).
+    pub fn adopt_all(&self, parts: &[Aggregate]) -> io::Result<Aggregate> {
+        self.with_notices(|| Aggregate::gathered(&self.space, parts))
     }
 
     /// Returns how many messages sent through the kernel are not freed, as far as notices were
@@ -186,14 +198,26 @@ impl Path {
     /// that member; `EXDEV` for an aggregate with fbufs of another path of this process;
     /// `EOPNOTSUPP` by memfds; those of the kernel's walk.
     pub fn send(&self, member: u64, aggregate: &Aggregate) -> io::Result<u64> {
+        self.send_with(member, aggregate, 0)
+    }
+
+    /// As [`send`](Path::send), but fails with `EAGAIN` instead of waiting, whatever the
+    /// descriptor's flags, which the receivers can change.
+    ///
+    /// # Errors
+    /// Those of [`send`](Path::send).
+    pub fn try_send(&self, member: u64, aggregate: &Aggregate) -> io::Result<u64> {
+        self.send_with(member, aggregate, raw::DONT_WAIT)
+    }
+
+    fn send_with(&self, member: u64, aggregate: &Aggregate, flags: u64) -> io::Result<u64> {
         if !self.space.is_by_device() {
             return Err(error(libc::EOPNOTSUPP));
         }
         let (aggregate, root) = aggregate.to_send()?;
         self.prepare(&aggregate)?;
         let mut words = [0; 8];
-        words[0] = member;
-        words[1] = root;
+        words[..3].copy_from_slice(&[member, root, flags]);
         {
             // Notices are read under the same lock: they never tell of pages that this sends.
             let mut sent = lock(&self.sent);
@@ -472,6 +496,29 @@ impl Member {
         self.message(words).map(Some)
     }
 
+    /// Receives a message that waits, and [checks](Message::check) it, mostly by the same system
+    /// call. Never waits, whatever the descriptor's flags, which the originator can change.
+    ///
+    /// # Errors
+    /// Those of [`receive`](Member::receive) and [`Message::check`], when the message is freed.
+    pub fn try_receive_checked(&self) -> io::Result<Option<Message>> {
+        if let Memory::Memfd { .. } = self.inner.memory {
+            return Err(error(libc::EOPNOTSUPP));
+        }
+        let mut ranges = [[0; 2]; FEW_RANGES];
+        let received = raw::receive_with_ranges(self.as_fd(), &mut ranges);
+        let words = match received {
+            Err(why) if why.raw_os_error() == Some(libc::EPIPE) => return Ok(None),
+            result => result?,
+        };
+        let message = self.message(words)?;
+        match ranges.get_mut(..words[5] as usize) {
+            Some(ranges) => message.check_within(ranges)?,
+            None => message.check()?,
+        }
+        Ok(Some(message))
+    }
+
     /// Returns the message of a receipt's answer.
     fn message(&self, words: raw::Words) -> io::Result<Message> {
         let [root, id, sender, ..] = words;
@@ -523,7 +570,7 @@ impl Message {
     /// # Errors
     /// `EFAULT`; `E2BIG` for more than 1024 ranges of pages; those of the kernel.
     pub fn check(&self) -> io::Result<()> {
-        let mut few = [[0; 2]; 8];
+        let mut few = [[0; 2]; FEW_RANGES];
         let id = self.id;
         let count = raw::ranges(self.member.as_fd(), id, &mut few)?;
         if count <= few.len() {

@@ -27,6 +27,9 @@ pub mod request {
     pub const TAKE: u64 = 0xc040_fb1d;
 }
 
+/// A flag of `SEND` and `RECEIVE`: they fail with `EAGAIN` instead of waiting.
+pub const DONT_WAIT: u64 = 1;
+
 /// The words of a request and of its answer.
 pub type Words = [u64; 8];
 
@@ -86,6 +89,18 @@ pub fn ranges(fd: BorrowedFd<'_>, message: u64, to: &mut [[u64; 2]]) -> io::Resu
     // The request writes at most `to.len()` pairs to `to`.
     ask(fd, request::RANGES, &mut words)?;
     Ok(words[0] as usize)
+}
+
+/// Receives a message that waits, and reads which pages it includes, as [`ranges`] does; their
+/// number is the sixth word of the answer.
+pub fn receive_with_ranges(fd: BorrowedFd<'_>, to: &mut [[u64; 2]]) -> io::Result<Words> {
+    let mut words = [0; 8];
+    words[0] = DONT_WAIT;
+    words[1] = to.as_mut_ptr() as u64;
+    words[2] = to.len() as u64;
+    // The request writes at most `to.len()` pairs to `to`.
+    ask(fd, request::RECEIVE, &mut words)?;
+    Ok(words)
 }
 
 /// Reads from a file at an offset, or where it is without one.

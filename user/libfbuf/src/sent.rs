@@ -14,13 +14,22 @@ use crate::space::Space;
 /// the kernel gives notice of a page once no message includes it.
 #[derive(Debug, Default)]
 pub(crate) struct Sent {
-    messages: Vec<Option<Held>>,
-    /// Places without a message.
-    free: Vec<usize>,
+    messages: Messages,
     /// Messages that the last one holds along.
     chained: usize,
     /// By chunk, for each page: the place of its message, and one; 0: none.
     holders: BTreeMap<usize, Box<[u32; CHUNK / PAGE]>>,
+}
+
+/// The messages, each at a place of its own.
+#[derive(Debug, Default)]
+struct Messages {
+    places: Vec<Option<Held>>,
+    /// Places without a message.
+    free: Vec<usize>,
+    /// How many there are, and their bytes.
+    count: usize,
+    bytes: u64,
 }
 
 #[derive(Debug)]
@@ -46,8 +55,7 @@ impl Sent {
 
     /// Returns how many messages it holds, and their bytes.
     pub(crate) fn in_flight(&self) -> (usize, u64) {
-        let held = || self.messages.iter().flatten();
-        (held().count(), held().map(|it| it.aggregate.len()).sum())
+        (self.messages.count, self.messages.bytes)
     }
 
     /// Holds an aggregate that was sent, under the lock that was held when it was sent.
@@ -62,10 +70,7 @@ impl Sent {
             }
             _ => ranges.push(range),
         })?;
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.messages.push(None);
-            self.messages.len() - 1
-        });
+        let place = self.messages.free_place();
         let mark = place as u32 + 1;
         let mut held = Held {
             aggregate,
@@ -74,13 +79,12 @@ impl Sent {
             pages: 0,
         };
         for range in &ranges {
-            self.each(range.clone(), |holders, messages, free| {
+            self.each(range.clone(), |holders, messages| {
                 let before = holders[0];
                 if before != mark {
                     holders.fill(mark);
                     held.pages += holders.len();
-                    held.earlier
-                        .extend(leave(messages, free, before, holders.len()));
+                    held.earlier.extend(messages.leave(before, holders.len()));
                 }
             });
         }
@@ -99,9 +103,9 @@ impl Sent {
         }
         if held.pages == 0 {
             // All of it is others': the kernel keeps it.
-            self.free.push(place);
+            self.messages.free.push(place);
         } else {
-            self.messages[place] = Some(held);
+            self.messages.put(place, held);
         }
         Ok(())
     }
@@ -110,8 +114,8 @@ impl Sent {
     /// has any more, to be dropped outside the lock.
     pub(crate) fn take_notice(&mut self, pages: Range<usize>) -> Vec<impl Drop + use<>> {
         let mut gone = Vec::new();
-        self.each(pages, |holders, messages, free| {
-            gone.extend(leave(messages, free, holders[0], holders.len()));
+        self.each(pages, |holders, messages| {
+            gone.extend(messages.leave(holders[0], holders.len()));
             holders.fill(0);
         });
         gone.into_iter().map(Some).map(Gone).collect()
@@ -119,11 +123,7 @@ impl Sent {
 
     /// Calls `each` with the holders of neighbouring pages of a range that have the same one, and
     /// with the messages.
-    fn each(
-        &mut self,
-        pages: Range<usize>,
-        mut each: impl FnMut(&mut [u32], &mut [Option<Held>], &mut Vec<usize>),
-    ) {
+    fn each(&mut self, pages: Range<usize>, mut each: impl FnMut(&mut [u32], &mut Messages)) {
         let mut start = pages.start;
         while start < pages.end {
             let end = pages.end.min((start / CHUNK + 1) * CHUNK);
@@ -132,29 +132,42 @@ impl Sent {
             let first = start % CHUNK / PAGE;
             let count = (end - start).div_ceil(PAGE);
             for holders in chunk[first..first + count].chunk_by_mut(|a, b| a == b) {
-                each(holders, &mut self.messages, &mut self.free);
+                each(holders, &mut self.messages);
             }
             start = end;
         }
     }
 }
 
-/// Takes so many pages from their holder; returns the message if those were its last.
-fn leave(
-    messages: &mut [Option<Held>],
-    free: &mut Vec<usize>,
-    holder: u32,
-    pages: usize,
-) -> Option<Held> {
-    let place = (holder as usize).checked_sub(1)?;
-    let message = messages.get_mut(place)?;
-    let held = message.as_mut()?;
-    held.pages -= pages;
-    if held.pages > 0 {
-        return None;
+impl Messages {
+    /// Returns a place without a message, which is no longer free.
+    fn free_place(&mut self) -> usize {
+        self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            self.places.len() - 1
+        })
     }
-    free.push(place);
-    message.take()
+
+    fn put(&mut self, place: usize, held: Held) {
+        self.count += 1;
+        self.bytes += held.aggregate.len();
+        self.places[place] = Some(held);
+    }
+
+    /// Takes so many pages from their holder; returns the message if those were its last.
+    fn leave(&mut self, holder: u32, pages: usize) -> Option<Held> {
+        let place = (holder as usize).checked_sub(1)?;
+        let message = self.places.get_mut(place)?;
+        let held = message.as_mut()?;
+        held.pages -= pages;
+        if held.pages > 0 {
+            return None;
+        }
+        self.count -= 1;
+        self.bytes -= held.aggregate.len();
+        self.free.push(place);
+        message.take()
+    }
 }
 
 /// A message that no receiver has any more.

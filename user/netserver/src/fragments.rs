@@ -1,7 +1,6 @@
 //! Fragmentation and reassembly of IPv4 datagrams by editing aggregates: no byte of a body is
 //! copied (`fbufs.txt` 2.1.1).
 
-use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -16,6 +15,9 @@ pub const MOST: u64 = 65_535 - IPV4 as u64;
 /// Most bytes of a large datagram: a message of 1 MiB and its header, with room.
 pub const MOST_LARGE: u64 = (1 << 20) + 65_536;
 
+/// Fragments of one datagram for which there is room at once.
+const PIECES: usize = 32;
+
 /// Most fragments that are held of one datagram: 1 MiB in PDUs of 1500 bytes, with room.
 const MOST_PIECES: usize = 1024;
 
@@ -26,6 +28,9 @@ const MOST_OF_SENDER: usize = 64;
 /// How long an incomplete datagram is held (RFC 1122 3.3.2 wants 60 to 120 s, which a fast network
 /// fills with losses; Linux takes 30).
 const HELD: Duration = Duration::from_secs(30);
+
+/// Bytes of an fbuf that a header takes.
+const PLACE: usize = 32;
 
 /// Cuts a datagram into packets of at most `pdu` bytes with headers in fbufs of `path`, and gives
 /// each to `each`. `header` tells what they have in common.
@@ -50,26 +55,34 @@ pub fn cut(
         true => len.max(1),
         false => (room as u64 / unit * unit).max(unit),
     };
-    let mut at = 0;
-    loop {
+    let count = len.div_ceil(step).max(1);
+    let header_of = |at: u64| {
+        let end = len.min(at + step);
+        Ipv4 {
+            offset: at,
+            has_more: end < len,
+            payload: (end - at) as usize,
+            ..header
+        }
+    };
+    // The headers lie beside each other in one fbuf.
+    let mut fbuf = path.allocate(count as usize * PLACE)?;
+    for (number, place) in (0..count).zip(fbuf.chunks_exact_mut(PLACE)) {
+        place[..IPV4].copy_from_slice(&header_of(number * step).emit());
+    }
+    let headers = Aggregate::new(fbuf, count as usize * PLACE)?;
+    for number in 0..count {
+        let at = number * step;
         let end = len.min(at + step);
         let part = match (at, end) {
             (0, end) if end == len => datagram.clone(),
             _ => datagram.slice(at..end)?,
         };
-        let header = Ipv4 {
-            offset: at,
-            has_more: end < len,
-            payload: (end - at) as usize,
-            ..header
-        };
-        let bytes = header.emit();
-        each(header, path.copy(&bytes)?.join(&part)?)?;
-        at = end;
-        if at == len {
-            return Ok(());
-        }
+        let place = number * PLACE as u64;
+        let bytes = headers.slice(place..place + IPV4 as u64)?;
+        each(header_of(at), bytes.join(&part)?)?;
     }
+    Ok(())
 }
 
 /// What fragments of one datagram have in common.
@@ -97,14 +110,14 @@ impl Key {
 
 /// An incomplete datagram.
 struct Partial {
+    key: Key,
     /// By offset; they do not overlap.
-    pieces: BTreeMap<u64, Aggregate>,
+    pieces: Vec<(u64, Aggregate)>,
     /// Bytes of all pieces.
     held: u64,
     /// The datagram's length, once its last fragment came.
     len: Option<u64>,
     since: Instant,
-    number: u64,
 }
 
 /// Counts of what did not become a datagram.
@@ -119,9 +132,8 @@ pub struct Lost {
 /// Datagrams that are incomplete.
 #[derive(Default)]
 pub struct Reassembly {
-    partial: HashMap<Key, Partial>,
-    of_sender: HashMap<Ipv4Addr, usize>,
-    count: u64,
+    /// The oldest first.
+    partial: Vec<Partial>,
     lost: Lost,
 }
 
@@ -131,9 +143,10 @@ impl Reassembly {
     /// IPv6), and so do those that end differently.
     ///
     /// # Errors
-    /// Those of joining: the datagram is lost.
+    /// Those of joining, with nodes in `path`: the datagram is lost.
     pub fn add(
         &mut self,
+        path: &Path,
         header: &Ipv4,
         payload: &Aggregate,
         now: Instant,
@@ -151,49 +164,47 @@ impl Reassembly {
         if is_bad {
             return Ok(None);
         }
-        if !self.partial.contains_key(&key) {
-            self.start(key, now);
-        }
-        let Some(partial) = self.partial.get_mut(&key) else {
-            return Ok(None);
+        let place = match self.find(&key) {
+            Some(place) => place,
+            None => self.start(key, now),
         };
-        match partial.add(start, end, header.has_more, payload) {
+        match self.partial[place].add(start, end, header.has_more, payload) {
             Added::Repeated | Added::Held => Ok(None),
             Added::Conflict => {
                 self.lost.conflicts += 1;
-                self.remove(&key);
+                self.partial.remove(place);
                 Ok(None)
             }
             Added::Complete => {
-                let partial = self.remove(&key);
-                let pieces = partial.map(|it| it.pieces).unwrap_or_default();
-                join(pieces.into_values().collect()).map(Some)
+                let pieces = self.partial.remove(place).pieces;
+                let pieces: Vec<_> = pieces.into_iter().map(|(_, piece)| piece).collect();
+                path.adopt_all(&pieces).map(Some)
             }
         }
+    }
+
+    /// Finds an incomplete datagram, of which the last one that began is looked at first.
+    fn find(&self, key: &Key) -> Option<usize> {
+        self.partial.iter().rposition(|it| it.key == *key)
     }
 
     /// Returns whether fragments of this datagram are held.
     pub fn has(&self, key: &Key) -> bool {
-        self.partial.contains_key(key)
+        self.find(key).is_some()
     }
 
     /// Returns the first fragment's payload of an incomplete datagram.
     pub fn first(&self, key: &Key) -> Option<&Aggregate> {
-        self.partial.get(key)?.pieces.get(&0)
+        let (at, piece) = self.partial[self.find(key)?].pieces.first()?;
+        (*at == 0).then_some(piece)
     }
 
     /// Gives up datagrams that are too old.
     pub fn expire(&mut self, now: Instant) {
-        let old: Vec<Key> = self
-            .partial
-            .iter()
-            .filter(|(_, it)| now.saturating_duration_since(it.since) >= HELD)
-            .map(|(key, _)| *key)
-            .collect();
-        for key in old {
-            self.lost.timed_out += 1;
-            self.remove(&key);
-        }
+        let before = self.partial.len();
+        let is_old = |it: &Partial| now.saturating_duration_since(it.since) >= HELD;
+        self.partial.retain(|it| !is_old(it));
+        self.lost.timed_out += (before - self.partial.len()) as u64;
     }
 
     /// Returns whether nothing is held.
@@ -206,44 +217,31 @@ impl Reassembly {
         self.lost
     }
 
-    fn start(&mut self, key: Key, now: Instant) {
-        let of_sender = self.of_sender.get(&key.from).copied().unwrap_or(0);
-        if of_sender >= MOST_OF_SENDER {
+    /// Begins a datagram; returns its place.
+    fn start(&mut self, key: Key, now: Instant) -> usize {
+        let of_sender = self.partial.iter().filter(|it| it.key.from == key.from);
+        if of_sender.count() >= MOST_OF_SENDER {
             self.evict(|it| it.from == key.from);
         } else if self.partial.len() >= MOST_PARTIAL {
             self.evict(|_| true);
         }
-        self.count += 1;
-        let partial = Partial {
-            pieces: BTreeMap::new(),
+        self.partial.push(Partial {
+            key,
+            pieces: Vec::with_capacity(PIECES),
             held: 0,
             len: None,
             since: now,
-            number: self.count,
-        };
-        self.partial.insert(key, partial);
-        *self.of_sender.entry(key.from).or_default() += 1;
+        });
+        self.partial.len() - 1
     }
 
     /// Gives up the oldest of some.
     fn evict(&mut self, may: impl Fn(&Key) -> bool) {
-        let candidates = self.partial.iter().filter(|(key, _)| may(key));
-        let oldest = candidates.min_by_key(|(_, it)| it.number);
-        if let Some(key) = oldest.map(|(key, _)| *key) {
+        let oldest = self.partial.iter().position(|it| may(&it.key));
+        if let Some(place) = oldest {
             self.lost.timed_out += 1;
-            self.remove(&key);
+            self.partial.remove(place);
         }
-    }
-
-    fn remove(&mut self, key: &Key) -> Option<Partial> {
-        let partial = self.partial.remove(key)?;
-        if let Some(count) = self.of_sender.get_mut(&key.from) {
-            *count -= 1;
-            if *count == 0 {
-                self.of_sender.remove(&key.from);
-            }
-        }
-        Some(partial)
     }
 }
 
@@ -265,7 +263,12 @@ impl Partial {
         if is_end_wrong {
             return Added::Conflict;
         }
-        let before = self.pieces.range(..end).next_back();
+        // Most come in order.
+        let place = match self.pieces.last() {
+            Some((at, _)) if *at >= end => self.pieces.partition_point(|(at, _)| *at < end),
+            _ => self.pieces.len(),
+        };
+        let before = place.checked_sub(1).map(|before| &self.pieces[before]);
         if let Some((at, piece)) = before {
             let is_same = (*at, *at + piece.len()) == (start, end);
             if is_same {
@@ -282,7 +285,7 @@ impl Partial {
             self.len = Some(end);
         }
         self.held += end - start;
-        self.pieces.insert(start, payload.clone());
+        self.pieces.insert(place, (start, payload.clone()));
         match self.len == Some(self.held) {
             true => Added::Complete,
             false => Added::Held,
@@ -290,22 +293,7 @@ impl Partial {
     }
 
     fn end(&self) -> u64 {
-        let last = self.pieces.last_key_value();
+        let last = self.pieces.last();
         last.map_or(0, |(at, piece)| at + piece.len())
     }
-}
-
-/// Joins parts by a tree of little depth.
-fn join(mut parts: Vec<Aggregate>) -> io::Result<Aggregate> {
-    while parts.len() > 1 {
-        let mut above = Vec::with_capacity(parts.len().div_ceil(2));
-        for pair in parts.chunks(2) {
-            above.push(match pair {
-                [a, b] => a.join(b)?,
-                _ => pair[0].clone(),
-            });
-        }
-        parts = above;
-    }
-    parts.pop().ok_or_else(|| io::ErrorKind::InvalidData.into())
 }

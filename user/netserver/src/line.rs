@@ -124,7 +124,7 @@ impl Line {
     pub(crate) fn try_receive(&mut self) -> io::Result<Received> {
         let message = match self {
             Line::Ring(channel) => channel.try_receive()?,
-            Line::Kernel(kernel) => return kernel.try_receive(false),
+            Line::Kernel(kernel) => return kernel.try_receive(),
         };
         message.ok_or_else(|| error(libc::ECONNRESET))
     }
@@ -136,7 +136,7 @@ impl Line {
         readable: &[(u64, Range<usize>)],
     ) -> io::Result<Received> {
         if let Line::Kernel(kernel) = self {
-            return kernel.try_receive(true);
+            return kernel.try_receive();
         }
         let message = self.try_receive()?;
         let is_good = message.fragments().all(|it| {
@@ -224,14 +224,10 @@ impl Kernel {
     }
 
     fn try_send(&self, message: &Aggregate) -> io::Result<()> {
-        // The other side could make the descriptor block, which both have: look first.
         if self.path.in_flight().0 >= MOST_IN_FLIGHT {
             self.path.collect()?;
         }
-        if poll_one(self.path.as_fd(), libc::POLLOUT)? & libc::POLLOUT == 0 {
-            return Err(error(libc::EAGAIN));
-        }
-        self.path.send(self.to, message).map(drop)
+        self.path.try_send(self.to, message).map(drop)
     }
 
     fn receive(&self) -> io::Result<Received> {
@@ -240,19 +236,9 @@ impl Kernel {
         Ok(message.contents().clone())
     }
 
-    fn try_receive(&self, is_checked: bool) -> io::Result<Received> {
-        let found = poll_one(self.member.as_fd(), libc::POLLIN)?;
-        if found & libc::POLLIN == 0 {
-            return Err(match found & libc::POLLHUP {
-                0 => error(libc::EAGAIN),
-                _ => error(libc::ECONNRESET),
-            });
-        }
-        let message = self.member.receive()?;
+    fn try_receive(&self) -> io::Result<Received> {
+        let message = self.member.try_receive_checked()?;
         let message = message.ok_or_else(|| error(libc::ECONNRESET))?;
-        if is_checked {
-            message.check()?;
-        }
         Ok(message.contents().clone())
     }
 

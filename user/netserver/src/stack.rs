@@ -197,7 +197,7 @@ impl Stack {
         };
         let start = header_len as u64;
         let payload = packet.slice(start..start + header.payload as u64)?;
-        let Some(datagram) = self.reassembly.add(&header, &payload, now)? else {
+        let Some(datagram) = self.reassembly.add(&self.path, &header, &payload, now)? else {
             return Ok(None);
         };
         match header.protocol {

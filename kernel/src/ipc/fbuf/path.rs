@@ -25,6 +25,10 @@ const MOST_PAIRS: usize = 1024;
 /// Bytes that one call takes from a file at most.
 const MOST_TAKEN: u64 = 1 << 20;
 
+/// A flag of requests that would wait: they fail with `EAGAIN` instead, whatever the descriptor's
+/// flags, which other processes may change.
+const DONT_WAIT: u64 = 1;
+
 /// The offset in a file that has none.
 const NO_OFFSET: u64 = u64::MAX;
 
@@ -53,13 +57,12 @@ impl PathFile {
         Ok(words([range.start.0 as u64]))
     }
 
-    fn send(&self, domain: &Arc<Domain>, flags: OpenFlags, to: u64, root: u64) -> Result<Words> {
+    fn send(&self, domain: &Arc<Domain>, wait: bool, to: u64, root: u64) -> Result<Words> {
         let to = (to != 0).then_some(to);
         let attempt = || match self.path.send(domain, to, root) {
             Err(Errno::EAGAIN) => None,
             result => Some(result),
         };
-        let wait = !flags.has(O_NONBLOCK);
         let queue = self.path.queue(Role::Originator);
         let (id, notices) = signal::take_or_wait(queue, wait, attempt)??;
         Ok(words([id, notices as u64]))
@@ -70,7 +73,7 @@ impl PathFile {
     ///
     /// # Errors
     /// Those of sending, then those of receiving; `EINTR` for a signal once the request is sent.
-    fn call(&self, domain: &Arc<Domain>, flags: OpenFlags, words: Words) -> Result<Words> {
+    fn call(&self, domain: &Arc<Domain>, wait: bool, words: Words) -> Result<Words> {
         let [to, root, answers, ..] = words;
         let fd = i32::try_from(answers).map_err(|_| Errno::EBADF)?;
         let own = thread::current_shared().ok_or(Errno::EBADF)?;
@@ -79,7 +82,7 @@ impl PathFile {
         if !matches!(answers.path.role(domain), Role::Receiver(_)) {
             return Err(Errno::EPERM);
         }
-        let [id, ..] = self.send(domain, flags, to, root)?;
+        let [id, ..] = self.send(domain, wait, to, root)?;
         let mut words = answers.receive(domain, true).map_err(|error| match error {
             signal::ERESTARTSYS => Errno::EINTR,
             error => error,
@@ -94,6 +97,22 @@ impl PathFile {
         let it = signal::take_or_wait(queue, wait, attempt)??;
         let notices = domain.notices() as u64;
         Ok(words([it.root, it.id, it.sender, it.bytes, notices]))
+    }
+
+    /// Receives, and tells which pages the message includes, as [`ranges`](PathFile::ranges) does.
+    fn receive_with_ranges(
+        &self,
+        domain: &Arc<Domain>,
+        wait: bool,
+        at: u64,
+        most: u64,
+    ) -> Result<Words> {
+        let mut words = self.receive(domain, wait)?;
+        if most > 0 {
+            let [count, ..] = self.ranges(domain, words[1], at, most)?;
+            words[5] = count;
+        }
+        Ok(words)
     }
 
     /// Sleeps while a word of the path's memory has this value and the originator is there: the
@@ -212,8 +231,11 @@ impl File for PathFile {
                 request::ATTACH => self.attach(domain),
                 request::GROW => self.grow(domain, first),
                 request::SHRINK => self.path.shrink(domain, first).map(|()| words([])),
-                request::SEND => self.send(domain, flags, first, second),
-                request::RECEIVE => self.receive(domain, wait),
+                request::SEND => self.send(domain, wait && third & DONT_WAIT == 0, first, second),
+                request::RECEIVE => {
+                    let wait = wait && first & DONT_WAIT == 0;
+                    self.receive_with_ranges(domain, wait, second, third)
+                }
                 request::FREE => self.path.free(domain, first).map(|()| words([])),
                 request::NOTICES => self.notices(domain, first, second),
                 request::RANGES => self.ranges(domain, first, second, third),
@@ -221,7 +243,7 @@ impl File for PathFile {
                     let secured = self.path.secure(domain, addresses(first, second)?);
                     secured.map(|()| words([]))
                 }
-                request::CALL => self.call(domain, flags, words_in),
+                request::CALL => self.call(domain, wait, words_in),
                 request::WAIT => self.wait(first, second),
                 request::TAKE => self.take(domain, words_in),
                 request::IDLE => {
