@@ -5,7 +5,7 @@ use std::fmt;
 use std::hint;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -65,6 +65,8 @@ pub struct Channel {
     /// What was sent and not yet freed; the cookie is the place, and how often it was used.
     in_flight: Vec<(u32, Option<Aggregate>)>,
     free: Vec<u32>,
+    /// The bytes of what was sent and not yet freed.
+    bytes: u64,
     sent: u32,
     received: u32,
     noticed: u32,
@@ -80,6 +82,8 @@ struct Shared {
     peer: Ring,
     /// Notices that were written.
     freed: Mutex<u32>,
+    /// What the peer waited for, and in which turn, when it was last woken.
+    woken: AtomicU32,
     socket: OwnedFd,
     /// Keeps the peer's fbufs readable.
     member: Member,
@@ -93,7 +97,7 @@ impl Shared {
         // What was written before is visible to a peer that is about to sleep.
         fence(Ordering::SeqCst);
         let waiting = self.peer.waiting();
-        if waiting & what != 0 {
+        if waiting & what != 0 && self.woken.swap(waiting, Ordering::Relaxed) != waiting {
             let bell = self.own.raise_bell();
             raw::futex_wake(bell);
             if waiting & waits::SOCKET != 0 {
@@ -181,12 +185,14 @@ impl Channel {
                 own,
                 peer,
                 freed: Mutex::new(0),
+                woken: AtomicU32::new(0),
                 member,
                 socket,
                 _ring: ring,
             }),
             in_flight: (0..SLOTS).map(|_| (0, None)).collect(),
             free: (0..SLOTS).rev().collect(),
+            bytes: 0,
             sent: 0,
             received: 0,
             noticed: 0,
@@ -236,6 +242,7 @@ impl Channel {
         let (aggregate, root) = aggregate.to_send()?;
         let place = self.free.pop().ok_or_else(|| error(libc::EAGAIN))?;
         let slot = &mut self.in_flight[place as usize];
+        self.bytes += aggregate.len();
         slot.1 = Some(aggregate);
         let cookie = u64::from(slot.0) << 32 | u64::from(place);
         self.shared.own.send(self.sent, root, cookie);
@@ -388,8 +395,7 @@ impl Channel {
 
     /// Returns the bytes of those messages.
     pub fn bytes_in_flight(&self) -> u64 {
-        let slots = self.in_flight.iter();
-        slots.filter_map(|slot| Some(slot.1.as_ref()?.len())).sum()
+        self.bytes
     }
 
     /// Releases what the peer has freed. Sending does it, too.
@@ -414,7 +420,7 @@ impl Channel {
                 return Err(self.break_off(libc::EPROTO));
             };
             slot.0 = slot.0.wrapping_add(1);
-            slot.1 = None;
+            self.bytes -= slot.1.take().map_or(0, |it| it.len());
             self.free.push(place);
         }
         Ok(())
@@ -423,6 +429,7 @@ impl Channel {
     /// Notes an error that ends the channel, releases all that was sent, and returns the error.
     fn break_off(&mut self, number: i32) -> io::Error {
         self.broken = Some(number);
+        self.bytes = 0;
         for slot in &mut self.in_flight {
             slot.1 = None;
         }

@@ -18,6 +18,9 @@ const SLOTS: u32 = (PAGE / NODE) as u32;
 /// reached.
 pub const MOST_NODES: u32 = 65536;
 
+/// Nodes of a kind for which there is room at once.
+const FEW: usize = 4;
+
 /// A node's words: kind and a zero, bytes beneath, two addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RawNode {
@@ -112,11 +115,12 @@ pub(crate) fn read(root: u64) -> io::Result<Pieces> {
 }
 
 fn read_pairs(root: u64, front: u64, back: u64) -> io::Result<Pieces> {
-    let mut pieces = Vec::new();
-    let mut ancestors = vec![Ancestor {
+    let mut pieces = Vec::with_capacity(FEW);
+    let mut ancestors = Vec::with_capacity(FEW);
+    ancestors.push(Ancestor {
         address: root,
         back: Some(back),
-    }];
+    });
     let mut next = front;
     let mut visits = 1;
     loop {

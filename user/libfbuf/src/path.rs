@@ -41,6 +41,10 @@ const MOST_RANGES: usize = 1024;
 /// Pages of which notices may wait until a send reads them.
 const WAITING: u64 = 64;
 
+/// Messages that are held before notices of fewer pages are read, once in so many messages.
+const MANY: usize = 16;
+const SOME: usize = 8;
+
 impl Path {
     /// Makes a path whose originator is this process. It may have at most `limit` chunks of 2 MiB;
     /// 0: the default, 32.
@@ -218,13 +222,16 @@ impl Path {
         self.prepare(&aggregate)?;
         let mut words = [0; 8];
         words[..3].copy_from_slice(&[member, root, flags]);
-        {
+        let held = {
             // Notices are read under the same lock: they never tell of pages that this sends.
             let mut sent = lock(&self.sent);
             raw::ask(self.as_fd(), request::SEND, &mut words)?;
             sent.hold(&self.space, aggregate)?;
-        }
-        if words[1] >= WAITING {
+            sent.in_flight().0
+        };
+        // What is free is used again soon, rather than other memory.
+        let is_time = held >= MANY && held % SOME == 0 && words[1] > 0;
+        if words[1] >= WAITING || is_time {
             self.collect()?;
         }
         Ok(words[0])

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! byte 0    bell        raised before waiters are woken: their futex
-//!      4    waiting     what this process waits for: bits of `waits`
+//!      4    waiting     what this process waits for: bits of `waits`, and how often it has begun to
 //!      8    closed      1: this process sends no more
 //!     64    sent        messages that were sent
 //!     68    freed       messages of the other ring that were freed
@@ -26,6 +26,8 @@ pub(crate) mod waits {
     pub(crate) const NOTICES: u32 = 2;
     /// Either, at its socket.
     pub(crate) const SOCKET: u32 = 4;
+    /// What is added each time that a process begins to wait: one wake-up is enough for each.
+    pub(crate) const TURN: u32 = 8;
 }
 
 const BELL: usize = 0;
@@ -87,7 +89,7 @@ impl Ring {
         self.word(BELL)
     }
 
-    /// Returns what its writer waits for.
+    /// Returns what its writer waits for, with the count of its turns.
     pub(crate) fn waiting(&self) -> u32 {
         self.word(WAITING).load(Ordering::Relaxed)
     }
@@ -154,6 +156,9 @@ impl OwnRing {
     /// Says that this process is about to sleep. What the other writes afterwards wakes it; what it
     /// wrote before is visible.
     pub(crate) fn start_waiting(&self, what: u32) {
+        self.0
+            .word(WAITING)
+            .fetch_add(waits::TURN, Ordering::Relaxed);
         self.0.word(WAITING).fetch_or(what, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }

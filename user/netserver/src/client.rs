@@ -16,7 +16,7 @@ use libfbuf::{
 
 use crate::error;
 use crate::line::Line;
-use crate::protocol::{HEADER, HELLO, Header, NO_CHECKSUM, NO_VERIFY, Op, SOCKET};
+use crate::protocol::{HEADER, HELLO, HELLO_RINGS, Header, NO_CHECKSUM, NO_VERIFY, Op, SOCKET};
 
 /// How a socket is made.
 #[derive(Clone, Debug)]
@@ -257,12 +257,13 @@ impl Connection {
         let socket = UnixStream::connect(server)?;
         let mut hello = [0; HELLO.len()];
         let descriptors = receive_descriptor(socket.as_fd(), &mut hello)?;
-        if hello != HELLO {
+        let has_rings = hello == HELLO_RINGS;
+        if !has_rings && hello != HELLO {
             return Err(error(libc::EPROTO));
         }
         Ok(Connection {
             domain: domain.clone(),
-            line: Line::connect(domain, path, socket)?,
+            line: Line::connect(domain, path, socket, has_rings)?,
             descriptors: descriptors.into(),
             shares: HashMap::new(),
             waiting: VecDeque::new(),

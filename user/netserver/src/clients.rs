@@ -13,7 +13,7 @@ use libfbuf::{Aggregate, Contents, Domain, Path, Received, send_descriptor};
 use crate::error;
 use crate::line::Line;
 use crate::poll::poll_one;
-use crate::protocol::{HELLO, Header, Op};
+use crate::protocol::{HELLO, HELLO_RINGS, Header, Op};
 
 /// What one client may take. The limits are those of a server, for each of its clients.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +26,9 @@ pub struct Limits {
     pub datagrams: usize,
     /// Bytes of those, beyond which they are dropped; one of any size always goes.
     pub bytes: u64,
+    /// Whether clients with cached, volatile paths send by rings, without the kernel: for clients
+    /// that trust each other, since nothing checks then what their messages name.
+    pub has_rings: bool,
 }
 
 impl Default for Limits {
@@ -35,6 +38,7 @@ impl Default for Limits {
             ports: 64,
             datagrams: 64,
             bytes: 8 << 20,
+            has_rings: false,
         }
     }
 }
@@ -68,11 +72,15 @@ enum State {
 
 impl Client {
     /// Greets a client that has connected.
-    pub(crate) fn greet(number: u64, socket: UnixStream) -> io::Result<Client> {
+    pub(crate) fn greet(number: u64, socket: UnixStream, limits: &Limits) -> io::Result<Client> {
+        let hello = match limits.has_rings {
+            true => &HELLO_RINGS,
+            false => &HELLO,
+        };
         socket.set_nonblocking(true)?;
         let (descriptors, theirs) = UnixStream::pair()?;
         descriptors.set_nonblocking(true)?;
-        send_descriptor(socket.as_fd(), &HELLO, theirs.as_fd())?;
+        send_descriptor(socket.as_fd(), hello, theirs.as_fd())?;
         Ok(Client {
             number,
             descriptors,
@@ -94,7 +102,7 @@ impl Client {
             }
         }
         if let State::New(socket) = mem::replace(&mut self.state, State::Closed) {
-            let (line, path) = Line::accept(domain, limits.chunks, socket)?;
+            let (line, path) = Line::accept(domain, limits, socket)?;
             let both = [line.member().range(), path.range()];
             let both = both.into_iter().flatten();
             self.readable = both.map(|range| (self.number, range)).collect();

@@ -1,5 +1,6 @@
 //! What carries messages between a client and the server: messages through the kernel, which checks
-//! what their senders may read; by memfds, where the kernel has no part, a channel's rings.
+//! what their senders may read; by memfds, where the kernel has no part, and between those that
+//! trust each other, a channel's rings.
 
 use std::io;
 use std::ops::Range;
@@ -11,8 +12,9 @@ use libfbuf::{
     receive_descriptor, send_descriptor,
 };
 
+use crate::clients::Limits;
 use crate::error;
-use crate::poll::poll_one;
+use crate::poll::{checked, poll_one};
 
 /// The bytes that come with a path's descriptor; then follows the number by which the other side is
 /// a member of the receiver's path, 0 if it is none yet.
@@ -40,8 +42,14 @@ pub(crate) struct Kernel {
 
 impl Line {
     /// Connects to the server.
-    pub(crate) fn connect(domain: &Domain, path: &Path, socket: UnixStream) -> io::Result<Line> {
-        if domain.backend() == Backend::Memfd {
+    pub(crate) fn connect(
+        domain: &Domain,
+        path: &Path,
+        socket: UnixStream,
+        has_rings: bool,
+    ) -> io::Result<Line> {
+        let is_ring = has_rings && path.mode() == Mode::CACHED_VOLATILE;
+        if is_ring || domain.backend() == Backend::Memfd {
             let channel = Channel::connect(domain, path, socket.into())?;
             return Ok(Line::Ring(Box::new(channel)));
         }
@@ -61,10 +69,12 @@ impl Line {
     /// the client has chosen for its own.
     pub(crate) fn accept(
         domain: &Domain,
-        chunks: usize,
+        limits: &Limits,
         socket: UnixStream,
     ) -> io::Result<(Line, Path)> {
-        if domain.backend() == Backend::Memfd {
+        let chunks = limits.chunks;
+        let is_ring = limits.has_rings && !is_offered(&socket)?;
+        if is_ring || domain.backend() == Backend::Memfd {
             let path = Path::new(domain, Mode::CACHED_VOLATILE, chunks)?;
             let channel = Channel::connect(domain, &path, socket.into())?;
             return Ok((Line::Ring(Box::new(channel)), path));
@@ -139,12 +149,15 @@ impl Line {
             return kernel.try_receive();
         }
         let message = self.try_receive()?;
-        let is_good = message.fragments().all(|it| {
-            let (start, end) = (it.address(), it.address() + it.len());
-            readable
-                .iter()
-                .any(|(_, it)| it.start <= start && end <= it.end)
-        });
+        // By the device, rings are for clients that trust each other.
+        let is_known = self.member().range().is_some();
+        let is_good = !is_known
+            || message.fragments().all(|it| {
+                let (start, end) = (it.address(), it.address() + it.len());
+                readable
+                    .iter()
+                    .any(|(_, it)| it.start <= start && end <= it.end)
+            });
         match is_good {
             true => Ok(message),
             false => Err(error(libc::EFAULT)),
@@ -199,6 +212,22 @@ impl Line {
 fn offer(socket: &UnixStream, path: &Path, number: u64) -> io::Result<()> {
     let bytes = [PATH, number.to_le_bytes()];
     send_descriptor(socket.as_fd(), bytes.as_flattened(), path.as_fd())
+}
+
+/// Whether the other side, whose part has come, offers a path for messages through the kernel.
+fn is_offered(socket: &UnixStream) -> io::Result<bool> {
+    let mut first = [0; PATH.len()];
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    // SAFETY: the buffer has that length.
+    let len = checked(unsafe {
+        libc::recv(
+            socket.as_raw_fd(),
+            first.as_mut_ptr().cast(),
+            first.len(),
+            flags,
+        )
+    })?;
+    Ok(len as usize == first.len() && first == PATH)
 }
 
 /// Joins the path that the other side offers; returns the number that comes with it, too.

@@ -42,6 +42,12 @@ fn command() -> Command {
                 .help("Take over a card"),
         )
         .arg(
+            Arg::new("rings")
+                .long("rings")
+                .action(ArgAction::SetTrue)
+                .help("Carry messages by rings, for clients that trust each other"),
+        )
+        .arg(
             Arg::new("large")
                 .long("large")
                 .action(ArgAction::SetTrue)
@@ -97,7 +103,11 @@ fn serve(options: &ArgMatches) -> io::Result<()> {
     };
     let socket = options.get_one::<String>("socket");
     let socket = socket.map_or(protocol::SOCKET, String::as_str);
-    let mut server = Server::new(&domain, socket, config, link, Limits::default())?;
+    let limits = Limits {
+        has_rings: options.get_flag("rings"),
+        ..Limits::default()
+    };
+    let mut server = Server::new(&domain, socket, config, link, limits)?;
     println!("netserver: {} at {socket}", config.address);
     server.run()
 }

@@ -22,6 +22,9 @@ use std::net::SocketAddrV4;
 /// The first bytes that the server sends: the protocol's version.
 pub const HELLO: [u8; 8] = *b"netsrv01";
 
+/// The same of a server that has rings for cached, volatile paths.
+pub const HELLO_RINGS: [u8; 8] = *b"netsrvr1";
+
 /// Where clients connect unless told otherwise.
 pub const SOCKET: &str = "/run/netserver";
 

@@ -243,7 +243,7 @@ impl Server {
             return;
         }
         let number = self.next_client;
-        let client = Client::greet(number, socket);
+        let client = Client::greet(number, socket, &self.limits);
         let client = client.and_then(|it| self.watch(&it).map(|()| it));
         if let Ok(client) = client {
             self.next_client += 1;

@@ -21,4 +21,4 @@ macro_rules! numbered {
     };
 }
 
-numbered! { 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 }
+numbered! { 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 }

@@ -52,6 +52,7 @@ UDP/IP by netserver (Figure 4), whose packets of PDU bytes (4, 16, 32 KiB) turn 
                              the sender and the protocols in one, the receiver in another
   fbuf/udp-cached-PDU-SIZE   in three, by cached and volatile fbufs
   fbuf/udp-volatile-PDU-SIZE in three, by uncached ones
+  fbuf/udp-rings-PDU-SIZE    in three that trust each other, by cached fbufs and rings
   fbuf/udp-kernel-SIZE       the kernel's own UDP by 127.0.0.1, in datagrams of at most 32 KiB",
     run,
 };
@@ -210,9 +211,13 @@ fn udp(bench: &mut Bench) -> Result<(), Failure> {
                     Ok(Box::new(udp::TwoDomains::start(mode, pdu, size)?))
                 })?;
                 measure(format!("{name}-{pdu_name}"), &|| {
-                    Ok(Box::new(udp::ThreeDomains::start(mode, pdu, size)?))
+                    Ok(Box::new(udp::ThreeDomains::start(mode, false, pdu, size)?))
                 })?;
             }
+            measure(format!("rings-{pdu_name}"), &|| {
+                let mode = Mode::CACHED_VOLATILE;
+                Ok(Box::new(udp::ThreeDomains::start(mode, true, pdu, size)?))
+            })?;
         }
         measure("kernel".into(), &|| {
             Ok(Box::new(udp::ByKernel::start(size)?))

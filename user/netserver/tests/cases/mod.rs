@@ -32,6 +32,7 @@ pub const ALL: &[Case] = &[
     ("netserver: random packets", packets::random),
     ("netserver: echo requests", packets::echo),
     ("netserver: two clients", serving::two_clients),
+    ("netserver: two clients with rings", serving::rings),
     (
         "netserver: two clients that are not connected",
         serving::not_connected,

@@ -104,7 +104,21 @@ pub fn fork_ready(body: impl FnOnce(&dyn Fn())) -> libc::pid_t {
 
 /// Two clients exchange datagrams of many sizes.
 pub fn two_clients(backend: Backend) {
-    let served = Served::start(backend, Limits::default());
+    exchange(&Served::start(backend, Limits::default()));
+}
+
+/// The same where they trust each other.
+pub fn rings(backend: Backend) {
+    let limits = Limits {
+        has_rings: true,
+        ..Limits::default()
+    };
+    let served = Served::start(backend, limits);
+    exchange(&served);
+    datagrams_to_a_stranger(&served);
+}
+
+fn exchange(served: &Served) {
     let echo = fork_ready(|ready| {
         let mut socket = served.bind(7);
         socket.connect(address(8)).expect("a peer");
@@ -147,7 +161,10 @@ pub fn two_clients(backend: Backend) {
 
 /// Datagrams between clients that have not said whom they send to.
 pub fn not_connected(backend: Backend) {
-    let served = Served::start(backend, Limits::default());
+    datagrams_to_a_stranger(&Served::start(backend, Limits::default()));
+}
+
+fn datagrams_to_a_stranger(served: &Served) {
     let mut first = served.bind(1);
     let other = fork_ready(|ready| {
         let mut second = served.bind(2);

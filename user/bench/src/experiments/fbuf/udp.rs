@@ -66,7 +66,12 @@ fn bind(mode: Mode, server: &str, port: u16) -> io::Result<UdpSocket> {
 }
 
 impl ThreeDomains {
-    pub(super) fn start(mode: Mode, pdu: usize, size: usize) -> Result<Self, Failure> {
+    pub(super) fn start(
+        mode: Mode,
+        has_rings: bool,
+        pdu: usize,
+        size: usize,
+    ) -> Result<Self, Failure> {
         // So that a missing device is told here.
         enter(Backend::Device)?;
         let place = format!("/tmp/netserver-{}", process::id());
@@ -75,7 +80,11 @@ impl ThreeDomains {
         let there = place.clone();
         let server = Partner::start(0, move || {
             let domain = Domain::enter(Backend::Device)?;
-            let (link, limits) = (Link::Loopback, Limits::default());
+            let limits = Limits {
+                has_rings,
+                ..Limits::default()
+            };
+            let link = Link::Loopback;
             let mut server = Server::new(&domain, &there, config(pdu), link, limits)?;
             to_tell.write_all(&[0])?;
             Ok(server.run()?)
