@@ -14,6 +14,9 @@ use crate::raw::error;
 use crate::region::{Bytes, PAGE};
 use crate::space::{Fbuf, Space};
 
+/// Pieces for which there is room at once.
+const FEW: usize = 4;
+
 /// Bytes in fbufs of one or more paths: immutable, cheap to clone, join and cut. New nodes are made
 /// in the path that it was made for.
 #[derive(Clone)]
@@ -105,12 +108,16 @@ impl Node {
         (node, at)
     }
 
-    /// Returns a leaf with a part of the bytes of a leaf; `None` for other nodes.
+    /// Returns a leaf with a part of a node's bytes; `None` where they are several pieces.
     fn part(&self, space: &Space, within: Range<usize>) -> Option<io::Result<Arc<Node>>> {
         let cut = |bytes: &Bytes| bytes.part(within.start, within.len());
         let (bytes, kind) = match &self.kind {
             NodeKind::Own(fbuf, bytes) => (cut(bytes), NodeKind::Own(fbuf.clone(), cut(bytes))),
             NodeKind::Part(it, bytes) => (cut(bytes), NodeKind::Part(it.clone(), cut(bytes))),
+            NodeKind::Whole(it) => {
+                let bytes = it.inner.within(within)?;
+                (bytes, NodeKind::Part(it.clone(), bytes))
+            }
             _ => return None,
         };
         Some(Node::leaf(space, bytes, kind))
@@ -313,7 +320,7 @@ impl Aggregate {
         space: &Space,
         parts: impl IntoIterator<Item = &'a Aggregate>,
     ) -> io::Result<Aggregate> {
-        let mut pieces: Vec<NodeKind> = Vec::new();
+        let mut pieces: Vec<NodeKind> = Vec::with_capacity(FEW);
         let mut add = |next: NodeKind| {
             match (pieces.last_mut(), &next) {
                 (Some(NodeKind::Own(a, before)), NodeKind::Own(b, bytes)) if Arc::ptr_eq(a, b) => {
@@ -334,7 +341,7 @@ impl Aggregate {
             }
             pieces.push(next);
         };
-        let mut left: Vec<&Node> = Vec::new();
+        let mut left: Vec<&Node> = Vec::with_capacity(FEW);
         for part in parts {
             left.extend(part.root.as_deref());
             while let Some(node) = left.pop() {
@@ -350,6 +357,14 @@ impl Aggregate {
                     NodeKind::Pair(a, b) => left.extend([&**b, &**a]),
                 }
             }
+        }
+        let is_one = pieces.len() == 1;
+        if let (true, Some(NodeKind::Own(_, bytes) | NodeKind::Part(_, bytes))) =
+            (is_one, pieces.last())
+        {
+            let bytes = *bytes;
+            let leaf = pieces.pop().map(|it| Node::leaf(space, bytes, it));
+            return Ok(Aggregate::of(space, leaf.transpose()?));
         }
         let mut leaves = Vec::with_capacity(pieces.len());
         for piece in pieces {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::nodes::{self, Pieces};
@@ -181,6 +182,20 @@ impl Received {
 impl Inner {
     pub(crate) fn len(&self) -> u64 {
         self.len
+    }
+
+    /// Returns bytes that lie in one piece; `None` for others.
+    pub(crate) fn within(&self, range: Range<usize>) -> Option<Bytes> {
+        let mut at = 0;
+        for piece in self.pieces.as_slice() {
+            let end = at + piece.len();
+            if range.start < end {
+                let is_within = range.start >= at && range.end <= end;
+                return is_within.then(|| piece.part(range.start - at, range.len()));
+            }
+            at = end;
+        }
+        None
     }
 
     pub(crate) fn fragments(&self) -> Fragments<'_> {

@@ -41,9 +41,11 @@ const MOST_RANGES: usize = 1024;
 /// Pages of which notices may wait until a send reads them.
 const WAITING: u64 = 64;
 
-/// Messages that are held before notices of fewer pages are read, once in so many messages.
+/// Messages that are held before notices of fewer pages are read, once in so many messages, and
+/// bytes of those.
 const MANY: usize = 16;
 const SOME: usize = 8;
+const MUCH: u64 = 2 << 20;
 
 impl Path {
     /// Makes a path whose originator is this process. It may have at most `limit` chunks of 2 MiB;
@@ -227,11 +229,12 @@ impl Path {
             let mut sent = lock(&self.sent);
             raw::ask(self.as_fd(), request::SEND, &mut words)?;
             sent.hold(&self.space, aggregate)?;
-            sent.in_flight().0
+            sent.in_flight()
         };
         // What is free is used again soon, rather than other memory.
-        let is_time = held >= MANY && held % SOME == 0 && words[1] > 0;
-        if words[1] >= WAITING || is_time {
+        let (messages, bytes) = held;
+        let is_much = bytes >= MUCH || (messages >= MANY && messages % SOME == 0);
+        if words[1] >= WAITING || (is_much && words[1] > 0) {
             self.collect()?;
         }
         Ok(words[0])

@@ -15,6 +15,7 @@ use libfbuf::{
 };
 
 use crate::error;
+use crate::headers::LastHeader;
 use crate::line::Line;
 use crate::protocol::{HEADER, HELLO, HELLO_RINGS, Header, NO_CHECKSUM, NO_VERIFY, Op, SOCKET};
 
@@ -58,6 +59,7 @@ pub struct UdpSocket {
     domain: Domain,
     options: Options,
     path: Path,
+    header: LastHeader<HEADER>,
     connection: Option<Connection>,
     local: SocketAddrV4,
     peer: Option<SocketAddrV4>,
@@ -70,6 +72,8 @@ struct Connection {
     /// Brings paths of other clients.
     descriptors: UnixStream,
     shares: HashMap<u64, Share>,
+    /// The one of the last datagram.
+    last_share: Option<(u64, Share)>,
     /// Datagrams that came before a reply.
     waiting: VecDeque<Incoming>,
     requests: u32,
@@ -116,6 +120,7 @@ impl UdpSocket {
             domain: domain.clone(),
             options,
             path,
+            header: LastHeader::default(),
             connection: None,
             local: SocketAddrV4::new([0; 4].into(), port),
             peer: None,
@@ -178,7 +183,7 @@ impl UdpSocket {
         if !self.options.has_checksum {
             header.flags |= NO_CHECKSUM;
         }
-        let message = self.path.copy(&header.emit())?.join(body)?;
+        let message = self.header.of(&self.path, header.emit())?.join(body)?;
         self.connection()?.line.send(&message)
     }
 
@@ -266,6 +271,7 @@ impl Connection {
             line: Line::connect(domain, path, socket, has_rings)?,
             descriptors: descriptors.into(),
             shares: HashMap::new(),
+            last_share: None,
             waiting: VecDeque::new(),
             requests: 0,
         })
@@ -312,6 +318,7 @@ impl Connection {
                 // It may still wait at the socket, if none of its datagrams was delivered.
                 if self.share(header.share).is_ok() {
                     self.shares.remove(&header.share);
+                    self.last_share = None;
                 }
             }
             _ => return Err(error(libc::EPROTO)),
@@ -324,13 +331,20 @@ impl Connection {
         if number == 0 {
             return Ok(None);
         }
+        if let Some((last, share)) = &self.last_share
+            && *last == number
+        {
+            return Ok(share.clone());
+        }
         while !self.shares.contains_key(&number) {
             let mut bytes = [0; 8];
             let path = receive_descriptor(self.descriptors.as_fd(), &mut bytes)?;
             let share = join(&self.domain, path)?;
             self.shares.insert(u64::from_le_bytes(bytes), share);
         }
-        Ok(self.shares.get(&number).cloned().flatten())
+        let share = self.shares.get(&number).cloned().flatten();
+        self.last_share = Some((number, share.clone()));
+        Ok(share)
     }
 }
 

@@ -11,9 +11,10 @@ use std::os::unix::net::UnixStream;
 use libfbuf::{Aggregate, Contents, Domain, Path, Received, send_descriptor};
 
 use crate::error;
+use crate::headers::LastHeader;
 use crate::line::Line;
 use crate::poll::poll_one;
-use crate::protocol::{HELLO, HELLO_RINGS, Header, Op};
+use crate::protocol::{HEADER, HELLO, HELLO_RINGS, Header, Op};
 
 /// What one client may take. The limits are those of a server, for each of its clients.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +56,7 @@ pub(crate) struct Client {
     /// The server's end of the socket for descriptors.
     descriptors: UnixStream,
     state: State,
+    header: LastHeader<HEADER>,
     pub(crate) ports: BTreeSet<u16>,
     /// Clients that may read its path.
     shared_with: BTreeSet<u64>,
@@ -85,6 +87,7 @@ impl Client {
             number,
             descriptors,
             state: State::New(socket),
+            header: LastHeader::default(),
             ports: BTreeSet::new(),
             shared_with: BTreeSet::new(),
             readable: Vec::new(),
@@ -163,11 +166,14 @@ impl Client {
 
     /// Sends a header and a body, whose nodes are in this client's path.
     pub(crate) fn send(&mut self, header: &Header, body: Option<&Aggregate>) -> io::Result<()> {
-        let mut message = self.path()?.copy(&header.emit())?;
-        if let Some(body) = body {
-            message = message.join(body)?;
+        let State::Open(line, path) = &mut self.state else {
+            return Err(error(libc::ENOTCONN));
+        };
+        let header = self.header.of(path, header.emit())?;
+        match body {
+            Some(body) => line.try_send(&header.join(body)?),
+            None => line.try_send(header),
         }
-        self.line()?.try_send(&message)
     }
 
     /// Returns the descriptors that are readable when it has something to be done.

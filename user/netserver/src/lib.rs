@@ -13,6 +13,7 @@ use std::io;
 mod client;
 mod clients;
 pub mod fragments;
+mod headers;
 mod interface;
 mod line;
 mod link;

@@ -9,6 +9,7 @@ use libfbuf::{Aggregate, Contents, Domain, Mode, Path};
 
 use crate::error;
 use crate::fragments::{self, MOST, MOST_LARGE, Reassembly};
+use crate::headers::LastHeader;
 use crate::wire::{self, Ipv4, MOST_IPV4, UDP, Udp, protocol};
 
 /// How a stack is set up.
@@ -59,6 +60,7 @@ pub struct Stack {
     config: Config,
     /// Headers, and nodes of what goes down.
     path: Path,
+    header: LastHeader<UDP>,
     reassembly: Reassembly,
     id: u16,
     below: VecDeque<(Ipv4Addr, Aggregate)>,
@@ -78,6 +80,7 @@ impl Stack {
         Ok(Stack {
             config,
             path: Path::new(domain, Mode::CACHED_VOLATILE, 0)?,
+            header: LastHeader::default(),
             reassembly: Reassembly::default(),
             id: 0,
             below: VecDeque::new(),
@@ -137,7 +140,8 @@ impl Stack {
         if has_checksum {
             header.checksum = wire::udp_checksum(from, to, header.len, body);
         }
-        let datagram = self.path.copy(&header.emit())?.join(body)?;
+        let header = self.header.of(&self.path, header.emit())?;
+        let datagram = header.join(body)?;
         self.send_ip(*to.ip(), protocol::UDP, is_large, &datagram)
     }
 
