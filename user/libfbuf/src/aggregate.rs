@@ -1,12 +1,14 @@
 //! Aggregates (`fbufs.txt` 3.1): bytes in fbufs, joined and cut without copying them. Their nodes
 //! lie in fbufs, where receivers read them; a copy of the structure in private memory counts the
-//! references, so that nothing that another process may see is trusted.
+//! references, so that nothing that another process may see is trusted. A node is written to its
+//! fbuf when it is first sent: most of those in between, such as a protocol's, never are.
 
 use std::fmt;
 use std::io;
 use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::contents::{Contents, Fragment, Fragments, Received};
 use crate::nodes::{MOST_NODES, NODE, RawNode};
@@ -27,8 +29,8 @@ pub struct Aggregate {
 
 /// A node: the copy in private memory.
 struct Node {
-    /// Where receivers read it.
-    address: u64,
+    /// Where receivers read it; 0 until it is written.
+    address: AtomicU64,
     /// The space that has its slot; `None` if it lies in the fbuf of its data, or is another's.
     slot: Option<Space>,
     len: u64,
@@ -51,8 +53,8 @@ enum NodeKind {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        if let Some(space) = &self.slot {
-            space.free_node(self.address as usize);
+        if let (Some(space), 1..) = (&self.slot, *self.address.get_mut()) {
+            space.free_node(*self.address.get_mut() as usize);
         }
         let NodeKind::Pair(a, b) = mem::replace(&mut self.kind, NodeKind::Empty) else {
             return;
@@ -70,28 +72,74 @@ impl Drop for Node {
 }
 
 impl Node {
-    /// Makes a node with a slot of its own.
-    fn new(
-        space: &Space,
-        raw: RawNode,
-        len: u64,
-        visits: u32,
-        kind: NodeKind,
-    ) -> io::Result<Arc<Node>> {
-        let address = space.allocate_node()?;
-        // SAFETY: the slot is free, and this process's.
-        unsafe { raw.write(address, len) };
-        Ok(Arc::new(Node {
-            address: address as u64,
+    /// Makes a node that will have a slot of its own.
+    fn new(space: &Space, len: u64, visits: u32, kind: NodeKind) -> Arc<Node> {
+        Arc::new(Node {
+            address: AtomicU64::new(0),
             slot: Some(space.clone()),
             len,
             visits,
             kind,
-        }))
+        })
     }
 
-    fn leaf(space: &Space, bytes: Bytes, kind: NodeKind) -> io::Result<Arc<Node>> {
-        Node::new(space, RawNode::Leaf(bytes), bytes.len() as u64, 1, kind)
+    fn leaf(space: &Space, bytes: Bytes, kind: NodeKind) -> Arc<Node> {
+        Node::new(space, bytes.len() as u64, 1, kind)
+    }
+
+    /// Returns where receivers read it; 0 before it is written.
+    fn address(&self) -> u64 {
+        self.address.load(Ordering::Acquire)
+    }
+
+    /// Writes all nodes beneath this one that are not written yet, and this one; returns its
+    /// address.
+    ///
+    /// # Errors
+    /// `ENOSPC` or `ENOMEM` without memory for them.
+    fn place(&self) -> io::Result<u64> {
+        // Not by recursion, as above.
+        let mut left = match self.address() {
+            0 => vec![self],
+            address => return Ok(address),
+        };
+        while let Some(&node) = left.last() {
+            let before = left.len();
+            if let NodeKind::Pair(a, b) = &node.kind {
+                let unwritten = [b, a].into_iter().filter(|it| it.address() == 0);
+                left.extend(unwritten.map(|it| &**it));
+            }
+            if left.len() == before {
+                if node.address() == 0 {
+                    node.write()?;
+                }
+                left.pop();
+            }
+        }
+        Ok(self.address())
+    }
+
+    /// Writes a node to a slot. Those beneath it are written.
+    fn write(&self) -> io::Result<()> {
+        let raw = match &self.kind {
+            NodeKind::Empty => RawNode::Empty,
+            NodeKind::Own(_, bytes) | NodeKind::Part(_, bytes) => RawNode::Leaf(*bytes),
+            NodeKind::Pair(a, b) => RawNode::Pair(a.address(), b.address()),
+            NodeKind::Whole(_) => return Ok(()),
+        };
+        let Some(space) = &self.slot else {
+            return Ok(());
+        };
+        let address = space.allocate_node()?;
+        // SAFETY: the slot is free, and this process's.
+        unsafe { raw.write(address, self.len) };
+        let (is, was) = (Ordering::AcqRel, Ordering::Acquire);
+        let other = self.address.compare_exchange(0, address as u64, is, was);
+        if other.is_err() {
+            // Another thread was faster.
+            space.free_node(address);
+        }
+        Ok(())
     }
 
     /// Returns the deepest node that has all bytes of a range, and where it begins.
@@ -109,7 +157,7 @@ impl Node {
     }
 
     /// Returns a leaf with a part of a node's bytes; `None` where they are several pieces.
-    fn part(&self, space: &Space, within: Range<usize>) -> Option<io::Result<Arc<Node>>> {
+    fn part(&self, space: &Space, within: Range<usize>) -> Option<Arc<Node>> {
         let cut = |bytes: &Bytes| bytes.part(within.start, within.len());
         let (bytes, kind) = match &self.kind {
             NodeKind::Own(fbuf, bytes) => (cut(bytes), NodeKind::Own(fbuf.clone(), cut(bytes))),
@@ -129,8 +177,7 @@ impl Node {
             return Err(error(libc::E2BIG));
         }
         let len = a.len + b.len;
-        let raw = RawNode::Pair(a.address, b.address);
-        Node::new(space, raw, len, visits, NodeKind::Pair(a, b))
+        Ok(Node::new(space, len, visits, NodeKind::Pair(a, b)))
     }
 }
 
@@ -154,13 +201,13 @@ impl Aggregate {
         let has_room = fbuf.len() - len >= NODE;
         let kind = NodeKind::Own(Arc::new(fbuf), bytes);
         if !has_room {
-            let node = Node::leaf(&space, bytes, kind)?;
+            let node = Node::leaf(&space, bytes, kind);
             return Ok(Aggregate::of(&space, Some(node)));
         }
         // SAFETY: the last bytes of an fbuf that this function owns.
         unsafe { RawNode::Leaf(bytes).write(behind, len as u64) };
         let node = Node {
-            address: behind as u64,
+            address: AtomicU64::new(behind as u64),
             slot: None,
             len: len as u64,
             visits: 1,
@@ -181,7 +228,7 @@ impl Aggregate {
     pub(crate) fn received(space: &Space, message: &Received) -> Aggregate {
         let pieces = message.inner.pieces.as_slice().len() as u32;
         let node = Node {
-            address: message.inner.root,
+            address: AtomicU64::new(message.inner.root),
             slot: None,
             len: message.inner.len(),
             visits: pieces.saturating_mul(2).max(1),
@@ -219,7 +266,7 @@ impl Aggregate {
             return Ok(Aggregate::of(&self.space, Some(node.clone())));
         }
         if let Some(leaf) = node.part(&self.space, from as usize..to as usize) {
-            return Ok(Aggregate::of(&self.space, Some(leaf?)));
+            return Ok(Aggregate::of(&self.space, Some(leaf)));
         }
         let mut parts = Vec::new();
         let mut left = vec![(node, at)];
@@ -234,7 +281,7 @@ impl Aggregate {
             }
             let within = (from - at) as usize..(to - at) as usize;
             if let Some(leaf) = node.part(&self.space, within.clone()) {
-                parts.push(leaf?);
+                parts.push(leaf);
                 continue;
             }
             match &node.kind {
@@ -247,7 +294,7 @@ impl Aggregate {
                         if from < to {
                             let bytes = piece.part(from - at, to - from);
                             let kind = NodeKind::Part(message.clone(), bytes);
-                            parts.push(Node::leaf(&self.space, bytes, kind)?);
+                            parts.push(Node::leaf(&self.space, bytes, kind));
                         }
                         at += piece.len();
                     }
@@ -364,12 +411,12 @@ impl Aggregate {
         {
             let bytes = *bytes;
             let leaf = pieces.pop().map(|it| Node::leaf(space, bytes, it));
-            return Ok(Aggregate::of(space, leaf.transpose()?));
+            return Ok(Aggregate::of(space, leaf));
         }
         let mut leaves = Vec::with_capacity(pieces.len());
         for piece in pieces {
             if let NodeKind::Own(_, bytes) | NodeKind::Part(_, bytes) = piece {
-                leaves.push(Node::leaf(space, bytes, piece)?);
+                leaves.push(Node::leaf(space, bytes, piece));
             }
         }
         Aggregate::empty(space).joined(leaves)
@@ -402,9 +449,9 @@ impl Aggregate {
     pub(crate) fn to_send(&self) -> io::Result<(Aggregate, u64)> {
         let root = match &self.root {
             Some(root) => root.clone(),
-            None => Node::new(&self.space, RawNode::Empty, 0, 1, NodeKind::Empty)?,
+            None => Node::new(&self.space, 0, 1, NodeKind::Empty),
         };
-        let address = root.address;
+        let address = root.place()?;
         Ok((Aggregate::of(&self.space, Some(root)), address))
     }
 
@@ -438,7 +485,7 @@ impl Aggregate {
                 return Err(error(libc::EXDEV));
             }
             if own.is_some() {
-                let page = node.address as usize & !(PAGE - 1);
+                let page = node.address() as usize & !(PAGE - 1);
                 each(page..page + PAGE);
             }
             match &node.kind {

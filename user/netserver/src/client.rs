@@ -183,8 +183,11 @@ impl UdpSocket {
         if !self.options.has_checksum {
             header.flags |= NO_CHECKSUM;
         }
-        let message = self.header.of(&self.path, header.emit())?.join(body)?;
-        self.connection()?.line.send(&message)
+        let connection = self.connection.as_mut();
+        let line = &mut connection.ok_or_else(|| error(libc::ENOTCONN))?.line;
+        let is_reused = !line.is_by_kernel();
+        let header = self.header.of(&self.path, header.emit(), is_reused)?;
+        line.send(&header.join(body)?)
     }
 
     /// Sends a datagram to the destination of [`connect`](UdpSocket::connect).

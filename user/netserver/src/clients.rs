@@ -169,7 +169,7 @@ impl Client {
         let State::Open(line, path) = &mut self.state else {
             return Err(error(libc::ENOTCONN));
         };
-        let header = self.header.of(path, header.emit())?;
+        let header = self.header.of(path, header.emit(), !line.is_by_kernel())?;
         match body {
             Some(body) => line.try_send(&header.join(body)?),
             None => line.try_send(header),

@@ -140,7 +140,7 @@ impl Stack {
         if has_checksum {
             header.checksum = wire::udp_checksum(from, to, header.len, body);
         }
-        let header = self.header.of(&self.path, header.emit())?;
+        let header = self.header.of(&self.path, header.emit(), true)?;
         let datagram = header.join(body)?;
         self.send_ip(*to.ip(), protocol::UDP, is_large, &datagram)
     }

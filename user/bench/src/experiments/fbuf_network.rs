@@ -37,6 +37,7 @@ flight; what is lost is sent again.
 
 fbuf-network/kernel-SIZE   the kernel's sockets, in datagrams of at most 32 KiB; MiB/s
 fbuf-network/user-SIZE     UDP/IP in the programs themselves, over packet sockets
+fbuf-network/rings-SIZE    netserver and a program that it trusts, by cached, volatile fbufs and rings
 fbuf-network/cached-SIZE   netserver and the program, by cached and volatile fbufs
 fbuf-network/plain-SIZE    the same by uncached and secured ones
 fbuf-network/load-...      the part of the time in which the receiving guest's CPU is not idle; %",
@@ -69,8 +70,13 @@ enum Way {
     Kernel,
     /// The protocols in the program.
     User,
-    /// The protocols in a server, with paths of a mode.
-    Server(Mode),
+    /// The protocols in a server.
+    Server {
+        /// The mode of the paths.
+        mode: Mode,
+        /// Whether messages go by rings.
+        has_rings: bool,
+    },
 }
 
 const PLAIN: Mode = Mode {
@@ -79,12 +85,17 @@ const PLAIN: Mode = Mode {
 };
 
 /// The ways; an order names one by its place.
-const WAYS: [(&str, Way); 4] = [
+const WAYS: [(&str, Way); 5] = [
     ("kernel", Way::Kernel),
     ("user", Way::User),
-    ("cached", Way::Server(Mode::CACHED_VOLATILE)),
-    ("plain", Way::Server(PLAIN)),
+    ("rings", server(Mode::CACHED_VOLATILE, true)),
+    ("cached", server(Mode::CACHED_VOLATILE, false)),
+    ("plain", server(PLAIN, false)),
 ];
+
+const fn server(mode: Mode, has_rings: bool) -> Way {
+    Way::Server { mode, has_rings }
+}
 
 fn run(bench: &mut Bench) -> Result<(), Failure> {
     let card = match bench.card() {

@@ -89,7 +89,7 @@ pub(super) fn poll(fd: RawFd, patience: Duration) -> io::Result<bool> {
 
 /// Starts the server of a way that has one; returns when it listens.
 pub(super) fn server(way: Way, name: &str, side: Side) -> Result<Option<Partner>, Failure> {
-    let Way::Server(_) = way else {
+    let Way::Server { has_rings, .. } = way else {
         return Ok(None);
     };
     let (ready, mut to_tell) = pipe()?;
@@ -98,7 +98,11 @@ pub(super) fn server(way: Way, name: &str, side: Side) -> Result<Option<Partner>
         let card = card(name, side)?;
         let config = config(side, &card);
         let link = Link::Card(Box::new(card));
-        let mut server = Server::new(&domain, PLACE, config, link, Limits::default())?;
+        let limits = Limits {
+            has_rings,
+            ..Limits::default()
+        };
+        let mut server = Server::new(&domain, PLACE, config, link, limits)?;
         to_tell.write_all(&[0])?;
         Ok(server.run()?)
     })?;
@@ -111,7 +115,7 @@ pub(super) fn start(way: Way, name: &str, side: Side) -> Result<Box<dyn End>, Fa
     Ok(match way {
         Way::Kernel => Box::new(Kernel::start(name, side)?),
         Way::User => Box::new(User::start(name, side)?),
-        Way::Server(mode) => Box::new(Client::start(side, mode)?),
+        Way::Server { mode, .. } => Box::new(Client::start(side, mode)?),
     })
 }
 
