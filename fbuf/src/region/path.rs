@@ -387,13 +387,14 @@ impl Path {
         let mut taken = 0;
         let mut pages = 0;
         for shares in &mut state.runs {
+            let before = shares.notices();
             while taken < most
                 && let Some(range) = shares.take_notice()
             {
                 taken += 1;
-                pages += range.len();
                 each(shares.run.addresses(range));
             }
+            pages += before - shares.notices();
         }
         state.notices = state.notices.saturating_sub(pages);
         domain.count_fetched(pages);

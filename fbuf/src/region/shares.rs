@@ -257,10 +257,17 @@ impl RunShares {
         !self.grants.is_empty()
     }
 
-    /// Takes the first range of pages that the originator is to be told about.
+    /// Takes the first range of pages that the originator is to be told about. Notices of pages
+    /// that later messages include are withdrawn: those come again.
     pub fn take_notice(&mut self) -> Option<Range<usize>> {
-        let range = self.noticed.next_range(0..self.run.pages(), true)?;
-        self.noticed.set_all(range.clone(), false);
-        Some(range)
+        loop {
+            let noticed = self.noticed.next_range(0..self.run.pages(), true)?;
+            let free = self.references.next_range(noticed.clone(), true);
+            let done = noticed.start..free.clone().map_or(noticed.end, |it| it.end);
+            self.noticed.set_all(done, false);
+            if free.is_some() {
+                return free;
+            }
+        }
     }
 }

@@ -483,9 +483,11 @@ impl Run {
             assert_eq!(result, Err(Errno::EPERM));
             return None;
         }
+        // Those that later messages include are told once those are freed.
+        let included = |page: &u64| self.model.messages.iter().any(|it| it.pages.contains(page));
         let mut expected = BTreeSet::new();
         for (page, it) in &mut self.model.pages {
-            if it.path == path && core::mem::take(&mut it.is_noticed) {
+            if it.path == path && core::mem::take(&mut it.is_noticed) && !included(page) {
                 expected.insert(*page);
             }
         }

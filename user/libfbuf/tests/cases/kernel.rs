@@ -96,6 +96,40 @@ pub fn each_mode(backend: Backend) {
     }
 }
 
+/// Pages of which a notice waits are sent again: they are not free, whenever that is read.
+pub fn sent_again(backend: Backend) {
+    for mode in [MODES[0], MODES[1]] {
+        let (_domain, path) = originate(backend, mode, 1);
+        let (child, mut line) = receiver(backend, &path, |_, member, mut line| {
+            for expected in [b"first ", b"second"] {
+                // The second waits until more was written to what is free.
+                line.read_exact(&mut [0]).expect("a byte");
+                let message = member.receive().expect("a message").expect("no end");
+                assert_eq!(message.contents().to_vec(MOST).expect("bytes"), expected);
+                drop(message);
+                line.write_all(b"f").expect("a byte");
+            }
+        });
+        let all = path.copy(b"first second").expect("memory");
+        let (first, second) = all.split(6).expect("nodes");
+        path.send(0, &first).expect("a send");
+        line.write_all(b"r").expect("a byte");
+        line.read_exact(&mut [0]).expect("the first is free");
+        path.send(0, &second).expect("a send");
+        drop((all, first, second));
+        path.collect().expect("notices");
+        let mut others = Vec::new();
+        for _ in 0..16 {
+            let other = path.copy(&[b'x'; 1000]).expect("memory");
+            others.push(other.slice(0..9).expect("a node"));
+        }
+        line.write_all(b"r").expect("a byte");
+        line.read_exact(&mut [0]).expect("the second was read");
+        drop((others, path));
+        wait(child);
+    }
+}
+
 /// The originator cannot write what it has sent, until it is freed.
 pub fn secured(backend: Backend) {
     let (_domain, path) = originate(backend, SECURED, 1);

@@ -60,6 +60,7 @@ pub const KERNEL: &[Case] = &[
     ("libfbuf: a receiver secures", kernel::secures),
     ("libfbuf: a message sent on", kernel::sent_on),
     ("libfbuf: a message sent twice", kernel::sent_twice),
+    ("libfbuf: pages sent again", kernel::sent_again),
     ("libfbuf: a receiver is killed", kernel::receiver_killed),
     ("libfbuf: memory of free fbufs", kernel::trimmed),
     ("libfbuf: calls through the kernel", kernel::called),
