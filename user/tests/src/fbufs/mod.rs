@@ -445,17 +445,25 @@ fn readiness() -> Outcome {
     let chunk = path.grow(1)?;
     set_leaf(chunk, chunk, 300 * PAGE);
     let receiver = Receiver::start(&path, |path, line| {
-        line.hear()?;
-        let message = path.receive()?;
-        path.free(message.id)?;
+        for _ in 0..2 {
+            line.hear()?;
+            let message = path.receive()?;
+            path.free(message.id)?;
+        }
         line.hear()
     })?;
     path.send(chunk)?;
     equal!(poll_for(&path, POLLPRI, 0)?, 0);
     receiver.line.tell()?;
     equal!(poll_for(&path, POLLPRI, -1)?, POLLPRI);
-    equal!(path.send(chunk)?.1, 300);
     equal!(path.notices()?.len(), 1);
+    equal!(poll_for(&path, POLLPRI, 0)?, 0);
+    path.send(chunk)?;
+    receiver.line.tell()?;
+    equal!(poll_for(&path, POLLPRI, -1)?, POLLPRI);
+    // They are withdrawn when the pages are sent again.
+    equal!(path.send(chunk)?.1, 300);
+    equal!(path.notices()?.len(), 0);
     equal!(poll_for(&path, POLLPRI, 0)?, 0);
     receiver.line.tell()?;
     receiver.end()
