@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! byte 0    bell        raised before waiters are woken: their futex
-//!      4    waiting     what this process waits for: bits of `waits`, and how often it has begun to
+//!      4    waiting     what this process waits for: bits of `waits`, and a count of turns
 //!      8    closed      1: this process sends no more
 //!     64    sent        messages that were sent
 //!     68    freed       messages of the other ring that were freed
