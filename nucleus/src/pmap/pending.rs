@@ -124,7 +124,7 @@ impl Pending {
     /// changed by a locked instruction.
     #[inline]
     pub(super) fn invalidate(&mut self, holders: Holders<'_>, va: VirtAddr) {
-        if self.tell(&holders) {
+        if self.tell(&holders, Some(va)) {
             if let Some(page) = self.pages.get_mut(self.page_count) {
                 page.write(Page::new(holders.number, va));
             }
@@ -134,18 +134,16 @@ impl Pending {
 
     /// As [`invalidate`](Pending::invalidate) for more pages than can be told one by one.
     pub(super) fn invalidate_all(&mut self, holders: Holders<'_>) {
-        if self.tell(&holders) {
+        if self.tell(&holders, None) {
             self.page_count = MAX_PAGES + 1;
         }
     }
 
-    /// Adds the CPUs of `holders` to those that are told; false if there are none.
+    /// Adds the CPUs of `holders` to those that are told of a change of a page, or of any; false if
+    /// there are none.
     #[inline]
-    fn tell(&mut self, holders: &Holders<'_>) -> bool {
-        let mut cpus = holders.cpus.load(Ordering::SeqCst);
-        if shootdown::is_broadcast() {
-            cpus = shootdown::all_cpus();
-        }
+    fn tell(&mut self, holders: &Holders<'_>, page: Option<VirtAddr>) -> bool {
+        let cpus = holders.told(page);
         if cpus == 0 {
             return false;
         }

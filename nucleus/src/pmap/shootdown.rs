@@ -9,8 +9,9 @@
 //! # CPUs that may hold a translation
 //!
 //! A pmap's `active` mask has a bit for each CPU that has it loaded. A CPU sets the bit *before* it
-//! loads the root and clears it *after* it has loaded another one; a load drops everything cached
-//! for a program's addresses. A CPU changes an entry by a locked instruction, and reads the mask
+//! loads the root and clears it *after* it has loaded another one. What it holds of a pmap that it
+//! has not loaded it drops at the next load, unless it is known to be current (see `tags`). A CPU
+//! changes an entry by a locked instruction, and reads the mask
 //! after that. Setting the bit is a locked instruction too. So either the change comes first in the
 //! one order of all locked instructions, and the CPU finds the new entry whenever it looks; or the
 //! bit comes first, and the mask has it. A CPU that left in between needs no telling, and telling
@@ -21,6 +22,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use super::format::Pte;
 use super::loaded;
 use super::space::Pmap;
+use super::tags;
 use crate::VirtAddr;
 use crate::counters::Counter;
 use crate::cpu::percpu::Pinned;
@@ -47,7 +49,7 @@ impl Page {
         Page((space as u64) << PAGE_BITS | page)
     }
 
-    fn space(self) -> u32 {
+    pub(super) fn space(self) -> u32 {
         (self.0 >> PAGE_BITS) as u32
     }
 
@@ -66,7 +68,7 @@ impl Page {
     #[cfg(target_os = "none")]
     fn promise(self, _since: u64) {}
 
-    fn va(self) -> VirtAddr {
+    pub(super) fn va(self) -> VirtAddr {
         VirtAddr(((self.0 & ((1 << PAGE_BITS) - 1)) as usize) << crate::PAGE_SHIFT)
     }
 }
@@ -271,17 +273,20 @@ fn forget(cpu: usize, what: What<'_>, asked: Asked) {
         }
         return;
     }
-    if loaded::leave_borrowed(cpu) {
-        // A CPU that no program runs on gives the space up altogether: no more interrupts for it.
-        return;
-    }
+    // A CPU that no program runs on gives the space up altogether: no more interrupts for it.
+    loaded::leave_borrowed(cpu);
+    let loaded = loaded::loaded(cpu);
     match what {
         What::All => {
-            count(Counter::tlb_local_full);
-            machine::invalidate_all();
+            tags::forget_all(cpu, loaded.is_some());
+            if loaded.is_some() {
+                count(Counter::tlb_local_full);
+                machine::invalidate_all();
+            }
         }
         What::Pages(pages) => {
-            let Some(loaded) = loaded::loaded(cpu) else {
+            tags::forget_pages(cpu, pages, loaded.is_some());
+            let Some(loaded) = loaded else {
                 return;
             };
             for page in pages.iter().filter(|page| loaded.contains(&page.space())) {

@@ -7,11 +7,13 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::entries::entry;
 use super::format::{ENTRIES, Pte};
+use super::{shootdown, tags};
 use crate::hw::machine;
 use crate::lock::{Rank, SpinLock};
 use crate::mem::frame::record::{NONE, first_managed};
 use crate::mem::frame::{Table, give_table, take_table};
-use crate::{OutOfMemory, PhysAddr};
+use crate::mem::mistake::Mistake;
+use crate::{OutOfMemory, PhysAddr, VirtAddr};
 
 /// A counted handle of a [`Pmap`], which stays in its place: its page tables lead back to it.
 #[derive(Clone)]
@@ -78,6 +80,10 @@ pub struct Pmap {
     pub(super) trust: AtomicU32,
     /// Bit per CPU that has it loaded: see `shootdown`.
     pub(super) active: AtomicU64,
+    /// Bit per CPU that keeps what it holds of it: see `tags`.
+    pub(super) kept: AtomicU64,
+    /// A number that no other pmap has had or will have.
+    pub(super) id: u64,
     /// The spaces with which it may share page tables.
     pub(super) family: Arc<Family>,
     /// It was torn down: no CPU loads it any more.
@@ -132,6 +138,8 @@ impl Pmap {
             user_root,
             trust: AtomicU32::new(NO_TRUST),
             active: AtomicU64::new(0),
+            kept: AtomicU64::new(0),
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             family,
             is_dead: AtomicBool::new(false),
             is_forked: AtomicBool::new(false),
@@ -213,7 +221,8 @@ impl Pmap {
     #[inline]
     pub(super) fn holders(&self) -> Holders<'_> {
         Holders {
-            cpus: &self.active,
+            active: &self.active,
+            kept: &self.kept,
             number: self.space(),
             weight: &self.weight,
         }
@@ -260,6 +269,8 @@ fn copy_upper_half(from: PhysAddr, to: u32) {
 pub(super) struct Family {
     /// Bit per CPU that has a member loaded, set and cleared as that of a pmap: see `shootdown`.
     pub(super) active: AtomicU64,
+    /// Bit per CPU that keeps what it holds of its members: see `tags`.
+    pub(super) kept: AtomicU64,
     /// See [`Pmap::set_weight`].
     pub(super) weight: AtomicU32,
     /// Names the family in shootdowns.
@@ -271,11 +282,15 @@ const FAMILY: u32 = 1 << 27;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
+/// The next pmap's number: 0 is none's.
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
 /// The CPUs that may hold translations that were read from a table.
 #[derive(Clone, Copy)]
 pub(super) struct Holders<'a> {
-    /// Bit per CPU that may hold any.
-    pub(super) cpus: &'a AtomicU64,
+    /// Bit per CPU that has the space loaded, or that keeps what it holds of it.
+    active: &'a AtomicU64,
+    kept: &'a AtomicU64,
     /// Names them in shootdowns. Two families have the same one only if more than 2^27 were made
     /// between them; what that costs is an invalidation too many.
     pub(super) number: u32,
@@ -283,6 +298,35 @@ pub(super) struct Holders<'a> {
 }
 
 impl Holders<'_> {
+    /// After a change of an entry: the CPUs that have to be told. The others have nothing loaded
+    /// that the change concerns; they drop what they keep before they load it again. `page`: what
+    /// may be cached of the entry, or all.
+    #[inline]
+    pub(super) fn told(&self, page: Option<VirtAddr>) -> u64 {
+        if shootdown::is_broadcast() {
+            return shootdown::all_cpus();
+        }
+        loop {
+            let active = self.active.load(Ordering::SeqCst);
+            let others = self.kept.load(Ordering::SeqCst) & !active;
+            if others == 0 {
+                return active;
+            }
+            self.outdate(others, page);
+            if Mistake::KeptForgotten.is_made() {
+                return active;
+            }
+        }
+    }
+
+    #[cold]
+    fn outdate(&self, cpus: u64, page: Option<VirtAddr>) {
+        if !Mistake::KeptForgotten.is_made() {
+            self.kept.fetch_and(!cpus, Ordering::SeqCst);
+        }
+        tags::condemn(cpus, self.number, page);
+    }
+
     /// How large they count: see [`Pmap::set_weight`].
     pub(super) fn weight(&self) -> u32 {
         self.weight.load(Ordering::Relaxed)
@@ -294,6 +338,7 @@ impl Family {
         let number = NEXT.fetch_add(1, Ordering::Relaxed) & (FAMILY - 1) | FAMILY;
         Arc::new(Family {
             active: AtomicU64::new(0),
+            kept: AtomicU64::new(0),
             weight: AtomicU32::new(0),
             number,
         })
@@ -303,7 +348,8 @@ impl Family {
     #[inline]
     pub(super) fn holders(&self) -> Holders<'_> {
         Holders {
-            cpus: &self.active,
+            active: &self.active,
+            kept: &self.kept,
             number: self.number,
             weight: &self.weight,
         }

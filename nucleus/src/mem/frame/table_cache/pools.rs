@@ -12,7 +12,7 @@ use crate::mem::frame::cache::Stack;
 pub const LEVELS: usize = 4;
 /// Page tables that a CPU keeps, by level from 1: what a shell's fork and the exec after it give
 /// back and take again, so that neither asks the pool. At most 104 frames.
-pub(super) const OWN: [usize; LEVELS] = [32, 16, 12, 12];
+pub(in crate::mem::frame) const OWN: [usize; LEVELS] = [32, 16, 12, 12];
 const MOST_OWN: usize = OWN[0];
 /// Tables of a level that a CPU moves to or from a pool at once.
 pub(super) const fn moved(level: usize) -> usize {
