@@ -50,7 +50,7 @@ pub(crate) fn activate(next: Option<&PmapRef>) {
         Some(next) => {
             // The bit before the root: see `shootdown`.
             machine::point();
-            next.active.fetch_or(1 << cpu, Ordering::SeqCst);
+            next.cpus.active.fetch_or(1 << cpu, Ordering::SeqCst);
             // After the bit: a CPU that tears it down sets the mark before it looks at the bits.
             assert!(
                 !next.is_dead.load(Ordering::SeqCst),
@@ -61,7 +61,7 @@ pub(crate) fn activate(next: Option<&PmapRef>) {
             let family = left.map(|left| Arc::as_ptr(&left.family));
             let stays = family == Some(Arc::as_ptr(&next.family));
             if !stays {
-                next.family.active.fetch_or(1 << cpu, Ordering::SeqCst);
+                next.family.cpus.active.fetch_or(1 << cpu, Ordering::SeqCst);
             }
             let user = || match next.user_root {
                 NONE => address(next.root),
@@ -132,10 +132,20 @@ fn give_up(pmap: *mut Pmap, cpu: usize, stays: bool) {
     let pmap = unsafe { PmapRef::from_raw(pmap) };
     // The other root is loaded: what is cached of this one is not used.
     machine::point();
-    pmap.active.fetch_and(!(1 << cpu), Ordering::SeqCst);
+    pmap.cpus.active.fetch_and(!(1 << cpu), Ordering::SeqCst);
     if !stays {
-        pmap.family.active.fetch_and(!(1 << cpu), Ordering::SeqCst);
+        pmap.family
+            .cpus
+            .active
+            .fetch_and(!(1 << cpu), Ordering::SeqCst);
     }
+}
+
+/// Whether this CPU has a pmap loaded that it does not only borrow. Exact where interrupts are off or
+/// the caller is pinned.
+pub(super) fn runs(cpu: usize) -> bool {
+    let slot = &LOADED[cpu];
+    !slot.borrowed.load(Ordering::Relaxed) && !slot.pmap.load(Ordering::Relaxed).is_null()
 }
 
 /// The pmap that this CPU has loaded and its family, by their numbers in shootdowns.

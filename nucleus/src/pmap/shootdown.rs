@@ -163,7 +163,7 @@ impl Pmap {
     /// passed a barrier by that.
     pub fn interrupt(&self) {
         core::sync::atomic::fence(Ordering::SeqCst);
-        let cpus = self.active.load(Ordering::SeqCst);
+        let cpus = self.cpus.active.load(Ordering::SeqCst);
         run(What::Pages(&[]), cpus, machine::coherence_stamp());
     }
 }
@@ -273,20 +273,20 @@ fn forget(cpu: usize, what: What<'_>, asked: Asked) {
         }
         return;
     }
-    // A CPU that no program runs on gives the space up altogether: no more interrupts for it.
-    loaded::leave_borrowed(cpu);
-    let loaded = loaded::loaded(cpu);
+    if machine::tags() != 0 {
+        forget_kept(cpu, what);
+    }
+    if loaded::leave_borrowed(cpu) {
+        // A CPU that no program runs on gives the space up altogether: no more interrupts for it.
+        return;
+    }
     match what {
         What::All => {
-            tags::forget_all(cpu, loaded.is_some());
-            if loaded.is_some() {
-                count(Counter::tlb_local_full);
-                machine::invalidate_all();
-            }
+            count(Counter::tlb_local_full);
+            machine::invalidate_all();
         }
         What::Pages(pages) => {
-            tags::forget_pages(cpu, pages, loaded.is_some());
-            let Some(loaded) = loaded else {
+            let Some(loaded) = loaded::loaded(cpu) else {
                 return;
             };
             for page in pages.iter().filter(|page| loaded.contains(&page.space())) {
@@ -294,6 +294,17 @@ fn forget(cpu: usize, what: What<'_>, asked: Asked) {
                 machine::invalidate_page(page.va());
             }
         }
+        What::Window(_) => {}
+    }
+}
+
+/// Forgets on this CPU what it keeps of spaces that it has not loaded, or only borrows.
+#[cold]
+fn forget_kept(cpu: usize, what: What<'_>) {
+    let runs = loaded::runs(cpu);
+    match what {
+        What::All => tags::forget_all(cpu, runs),
+        What::Pages(pages) => tags::forget_pages(cpu, pages, runs),
         What::Window(_) => {}
     }
 }

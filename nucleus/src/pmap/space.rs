@@ -78,10 +78,7 @@ pub struct Pmap {
     pub(super) user_root: u32,
     /// [`NO_TRUST`], or what programs have in common whose branch predictions may serve each other.
     pub(super) trust: AtomicU32,
-    /// Bit per CPU that has it loaded: see `shootdown`.
-    pub(super) active: AtomicU64,
-    /// Bit per CPU that keeps what it holds of it: see `tags`.
-    pub(super) kept: AtomicU64,
+    pub(super) cpus: Cpus,
     /// A number that no other pmap has had or will have.
     pub(super) id: u64,
     /// The spaces with which it may share page tables.
@@ -137,8 +134,7 @@ impl Pmap {
             root,
             user_root,
             trust: AtomicU32::new(NO_TRUST),
-            active: AtomicU64::new(0),
-            kept: AtomicU64::new(0),
+            cpus: Cpus::default(),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             family,
             is_dead: AtomicBool::new(false),
@@ -221,12 +217,20 @@ impl Pmap {
     #[inline]
     pub(super) fn holders(&self) -> Holders<'_> {
         Holders {
-            active: &self.active,
-            kept: &self.kept,
+            cpus: &self.cpus,
             number: self.space(),
             weight: &self.weight,
         }
     }
+}
+
+/// The CPUs that may hold translations of a space, or of some member of a family.
+#[derive(Default)]
+pub(super) struct Cpus {
+    /// Bit per CPU that has it loaded: see `shootdown`.
+    pub(super) active: AtomicU64,
+    /// Bit per CPU that keeps what it holds of it: see `tags`.
+    pub(super) kept: AtomicU64,
 }
 
 /// The program trusts no other one: see [`Pmap::set_trust`].
@@ -267,10 +271,7 @@ fn copy_upper_half(from: PhysAddr, to: u32) {
 /// See the head of the file. A table of level 1 that several spaces lead to belongs to their family
 /// (see `share`).
 pub(super) struct Family {
-    /// Bit per CPU that has a member loaded, set and cleared as that of a pmap: see `shootdown`.
-    pub(super) active: AtomicU64,
-    /// Bit per CPU that keeps what it holds of its members: see `tags`.
-    pub(super) kept: AtomicU64,
+    pub(super) cpus: Cpus,
     /// See [`Pmap::set_weight`].
     pub(super) weight: AtomicU32,
     /// Names the family in shootdowns.
@@ -288,9 +289,7 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 /// The CPUs that may hold translations that were read from a table.
 #[derive(Clone, Copy)]
 pub(super) struct Holders<'a> {
-    /// Bit per CPU that has the space loaded, or that keeps what it holds of it.
-    active: &'a AtomicU64,
-    kept: &'a AtomicU64,
+    cpus: &'a Cpus,
     /// Names them in shootdowns. Two families have the same one only if more than 2^27 were made
     /// between them; what that costs is an invalidation too many.
     pub(super) number: u32,
@@ -303,28 +302,13 @@ impl Holders<'_> {
     /// may be cached of the entry, or all.
     #[inline]
     pub(super) fn told(&self, page: Option<VirtAddr>) -> u64 {
-        if shootdown::is_broadcast() {
-            return shootdown::all_cpus();
+        let active = self.cpus.active.load(Ordering::SeqCst);
+        let others = self.cpus.kept.load(Ordering::SeqCst) & !active;
+        match others != 0 || shootdown::is_broadcast() {
+            // Not `self`, which would have to be in memory then.
+            true => told_slowly(self.cpus, self.number, page),
+            false => active,
         }
-        loop {
-            let active = self.active.load(Ordering::SeqCst);
-            let others = self.kept.load(Ordering::SeqCst) & !active;
-            if others == 0 {
-                return active;
-            }
-            self.outdate(others, page);
-            if Mistake::KeptForgotten.is_made() {
-                return active;
-            }
-        }
-    }
-
-    #[cold]
-    fn outdate(&self, cpus: u64, page: Option<VirtAddr>) {
-        if !Mistake::KeptForgotten.is_made() {
-            self.kept.fetch_and(!cpus, Ordering::SeqCst);
-        }
-        tags::condemn(cpus, self.number, page);
     }
 
     /// How large they count: see [`Pmap::set_weight`].
@@ -333,12 +317,32 @@ impl Holders<'_> {
     }
 }
 
+/// See [`Holders::told`].
+#[cold]
+#[inline(never)]
+fn told_slowly(cpus: &Cpus, number: u32, page: Option<VirtAddr>) -> u64 {
+    if shootdown::is_broadcast() {
+        return shootdown::all_cpus();
+    }
+    loop {
+        let active = cpus.active.load(Ordering::SeqCst);
+        let others = cpus.kept.load(Ordering::SeqCst) & !active;
+        if others == 0 {
+            return active;
+        }
+        tags::condemn(others, number, page);
+        if Mistake::KeptForgotten.is_made() {
+            return active;
+        }
+        cpus.kept.fetch_and(!others, Ordering::SeqCst);
+    }
+}
+
 impl Family {
     pub(super) fn new() -> Arc<Family> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed) & (FAMILY - 1) | FAMILY;
         Arc::new(Family {
-            active: AtomicU64::new(0),
-            kept: AtomicU64::new(0),
+            cpus: Cpus::default(),
             weight: AtomicU32::new(0),
             number,
         })
@@ -348,8 +352,7 @@ impl Family {
     #[inline]
     pub(super) fn holders(&self) -> Holders<'_> {
         Holders {
-            active: &self.active,
-            kept: &self.kept,
+            cpus: &self.cpus,
             number: self.number,
             weight: &self.weight,
         }

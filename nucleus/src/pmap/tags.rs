@@ -83,7 +83,7 @@ pub(super) fn choose(cpu: usize, pmap: &Pmap) -> Tag {
 fn choose_of(cpu: usize, slots: &[Slot], pmap: &Pmap) -> Tag {
     let own = &TAGS[cpu];
     let is_kept = |mask: &AtomicU64| mask.load(Ordering::SeqCst) & 1 << cpu != 0;
-    if !is_kept(&pmap.family.kept) {
+    if !is_kept(&pmap.family.cpus.kept) {
         for slot in slots {
             if slot.is_of(pmap.family.number) && !Mistake::FamilyTagsKept.is_made() {
                 slot.is_stale.store(true, Ordering::Relaxed);
@@ -104,7 +104,7 @@ fn choose_of(cpu: usize, slots: &[Slot], pmap: &Pmap) -> Tag {
         place
     });
     let was_stale = slots[place].is_stale.swap(false, Ordering::Relaxed);
-    let is_current = is_kept(&pmap.kept) && !was_stale || Mistake::TagKeptStale.is_made();
+    let is_current = is_kept(&pmap.cpus.kept) && !was_stale || Mistake::TagKeptStale.is_made();
     let keeps = found.is_some() && is_current;
     if keeps {
         Counter::space_switches_kept.add(1);
@@ -122,7 +122,7 @@ pub(super) fn keep(cpu: usize, tag: Tag, pmap: &Pmap) {
     if tag.number == 0 {
         return;
     }
-    for mask in [&pmap.kept, &pmap.family.kept] {
+    for mask in [&pmap.cpus.kept, &pmap.family.cpus.kept] {
         if mask.load(Ordering::Relaxed) & 1 << cpu == 0 {
             mask.fetch_or(1 << cpu, Ordering::SeqCst);
         }
@@ -130,7 +130,7 @@ pub(super) fn keep(cpu: usize, tag: Tag, pmap: &Pmap) {
 }
 
 /// Forgets what this CPU holds of pages in spaces that it has not loaded. `loaded`: it has one
-/// loaded, and has seen to that. Interrupts are off.
+/// loaded, and has seen to that. The caller is pinned.
 pub(super) fn forget_pages(cpu: usize, pages: &[Page], loaded: bool) {
     for (place, slot) in others(cpu, loaded) {
         for page in pages.iter().filter(|page| slot.is_of(page.space())) {
