@@ -141,8 +141,7 @@ fn give_up(pmap: *mut Pmap, cpu: usize, stays: bool) {
     }
 }
 
-/// Whether this CPU has a pmap loaded that it does not only borrow. Exact where interrupts are off or
-/// the caller is pinned.
+/// Whether this CPU has a pmap loaded that it does not only borrow. The caller is pinned.
 pub(super) fn runs(cpu: usize) -> bool {
     let slot = &LOADED[cpu];
     !slot.borrowed.load(Ordering::Relaxed) && !slot.pmap.load(Ordering::Relaxed).is_null()

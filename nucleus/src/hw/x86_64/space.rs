@@ -578,9 +578,9 @@ fn note_flush() {
     }
 }
 
-/// Makes the address space of a program this CPU's: with this root and tag now, and with the root that
-/// `user` gives while the program runs. Unless the program `is_trusted` with the branch predictions
-/// that the one before has left, they are dropped. Interrupts are off.
+/// Makes the address space of a program this CPU's: with this root and tag now, and with the root
+/// that `user` gives while the program runs. Unless the program `is_trusted` with the branch
+/// predictions that the one before has left, they are dropped. Interrupts are off.
 #[inline]
 pub(crate) fn load_program_space(
     root: PhysAddr,
