@@ -11,6 +11,7 @@
 //! - [`account`]: for whom memory is used.
 //! - `chunks`: the sparse array of amaps and objects, and the registry of chunks for the
 //!   pagedaemon.
+//! - [`page_bits`]: sets of page numbers.
 //! - `memory_wait`: waiting for memory.
 //! - [`swap`]: the swap space, where a page is, page-in and clustered page-out.
 //! - `object`: memory objects, their pagers, busy pages, writeback.
@@ -63,6 +64,7 @@ mod map;
 mod memory_wait;
 mod movement;
 mod object;
+pub mod page_bits;
 pub mod rank;
 mod reclaim;
 pub mod swap;
@@ -87,7 +89,7 @@ pub use movement::{
 };
 pub use object::{
     Anonymous, BusyPages, Description, DeviceObject, GivenPages, HasObject, Lookup, Object, Pager,
-    PagerError,
+    PagerError, ShownPages,
 };
 pub use reclaim::{
     Cache, Fate, Scan, SwapAudit, Tally, Urgency, active_in_objects, audit_swap,

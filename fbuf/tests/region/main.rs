@@ -5,9 +5,11 @@
 
 mod attacks;
 mod model;
+mod process;
 mod races;
 #[path = "../../../vm/tests/support/mod.rs"]
 mod support;
+mod uncached;
 
 use std::collections::BTreeSet;
 
@@ -770,6 +772,29 @@ fn secured_messages_do_not_change() {
 #[test]
 fn what_was_not_sent_can_be_written() {
     support::once("forwarded", attacks::forwarded_unsent);
+}
+
+#[test]
+fn messages_leave_maps_alone() {
+    support::once("maps stay", || uncached::maps_stay(process::UNCACHED));
+    support::once("maps stay", || {
+        uncached::maps_stay(process::UNCACHED | process::SECURED);
+    });
+}
+
+#[test]
+fn what_was_read_before_is_shown() {
+    support::once("read before", uncached::read_before);
+}
+
+#[test]
+fn killed_senders_leave_nothing() {
+    support::once("killed", uncached::killed);
+}
+
+#[test]
+fn entering_holds_up_no_others() {
+    support::check("entering", 0..1, support::on_cpus(2), uncached::entering_waits_alone);
 }
 
 #[test]

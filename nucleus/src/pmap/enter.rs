@@ -109,6 +109,18 @@ impl Pmap {
         Ok(install(&leaf, index(va, 1), frame.clone(), pte))
     }
 
+    /// Sees to it that there is a table of level 1 of this pmap's own for `va`, so that
+    /// [`enter_ahead_each`](Pmap::enter_ahead_each) can map there.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]: no frame for a page table.
+    ///
+    /// # Panics
+    /// As [`enter`](Pmap::enter).
+    pub fn make_table(&self, va: VirtAddr) -> Result<(), OutOfMemory> {
+        self.make_leaf(va).map(drop)
+    }
+
     /// As [`enter_ahead`](Pmap::enter_ahead) for the pages of `range`, as far as the table of level
     /// 1 goes that maps the first: the way to the table is walked once. Asks `page` what to map
     /// where nothing is mapped; it must not sleep. Returns how many pages it mapped: none if there

@@ -55,21 +55,7 @@ impl Pmap {
                 range.start = end;
                 continue;
             }
-            let (mut i, stop) = part_of(range, leaf.base);
-            while let Some(next) = leaf.next_entry(i, stop) {
-                i = next;
-                if pending.is_full() {
-                    break;
-                }
-                if self.take_out(&leaf, i, Pte::ZERO, pending) {
-                    leaf.remove_entry();
-                }
-            }
-            range.start = if pending.is_full() {
-                leaf.base + i * PAGE_SIZE
-            } else {
-                end
-            };
+            range.start = self.take_out_part(&leaf, range, pending).unwrap_or(end);
             // No other walker: the table may go.
             if leaf.entries() == 0 {
                 self.prune(leaf, pending);
@@ -80,6 +66,50 @@ impl Pmap {
                 pending.flush();
             }
         }
+    }
+
+    /// As [`remove`](Pmap::remove), but page tables stay, also empty ones: others of these pages
+    /// will be mapped again.
+    pub fn remove_pages(&self, range: VirtRange, pending: &mut Pending) {
+        let mut range = range;
+        while !range.is_empty() {
+            if pending.is_full() {
+                pending.flush();
+            }
+            // Mostly there is a table of its own, which is found without the lock.
+            let own = self.leaf(range.start).filter(Leaf::is_own);
+            let found = own.or_else(|| Some(self.next_leaf(range, None)?.leaf));
+            let Some(leaf) = found else { return };
+            if !leaf.is_own() {
+                self.part_from(leaf, Why::Remove, pending);
+                continue;
+            }
+            let end = VirtAddr(leaf.base.0 + LEAF_SPAN).min(range.end);
+            range.start = self.take_out_part(&leaf, range, pending).unwrap_or(end);
+        }
+    }
+
+    /// Takes the mappings in `range` out of a table of this pmap's own, until `pending` is full:
+    /// then returns the first address that is left.
+    #[inline]
+    fn take_out_part(
+        &self,
+        leaf: &Leaf,
+        range: VirtRange,
+        pending: &mut Pending,
+    ) -> Option<VirtAddr> {
+        let (mut i, stop) = part_of(range, leaf.base);
+        let mut taken = 0;
+        while let Some(next) = leaf.next_entry(i, stop)
+            && !pending.is_full()
+        {
+            taken += usize::from(self.take_out(leaf, next, Pte::ZERO, pending));
+            i = next + 1;
+        }
+        if taken > 0 {
+            leaf.remove_entries(taken);
+        }
+        pending.is_full().then(|| leaf.base + i * PAGE_SIZE)
     }
 
     /// Takes away every right in `range` that is not in `prot`; never adds one.
