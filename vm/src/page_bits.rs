@@ -70,6 +70,13 @@ impl PageBits {
         self.word(page / 64) >> (page % 64) & 1 != 0
     }
 
+    /// Returns a bit for each page from this one on to the next multiple of 64, the first one in
+    /// the lowest: whether it is in the set.
+    #[inline]
+    pub fn from(&self, page: usize) -> u64 {
+        self.word(page / 64) >> (page % 64)
+    }
+
     #[inline]
     fn word(&self, at: usize) -> u64 {
         self.0.get(at).map_or(0, |word| word.load(SeqCst))

@@ -243,9 +243,10 @@ impl Pager for Run {
 
     fn mark_dirty(&self, index: u64, entering: Option<&Frame>) -> bool {
         let Some(page) = entering else { return true };
-        let may_write = !page.is_lent() && !self.is_secured(index as usize);
-        if may_write {
-            self.wake(index as usize..index as usize + 1);
+        let index = index as usize;
+        let may_write = !page.is_lent() && !self.is_secured(index);
+        if may_write && self.idle.contains(index) {
+            self.wake(index..index + 1);
         }
         may_write
     }

@@ -6,13 +6,13 @@ use core::sync::atomic::Ordering;
 use super::entries::load;
 use super::format::{LEAF_SPAN, Pte, index};
 use super::leaf::Leaf;
-use super::mapping::install;
+use super::mapping::{INSTALLED_TOGETHER, InstallBatch, install};
 use super::pending::Pending;
 use super::space::Pmap;
 use crate::addr::{Access, Prot};
 use crate::frame::record::record;
 use crate::hw::machine;
-use crate::{Frame, OutOfMemory, VirtAddr, VirtRange};
+use crate::{Frame, OutOfMemory, PAGE_SIZE, VirtAddr, VirtRange};
 
 impl Pmap {
     /// Maps `frame` at the page `va` with its final attributes in one step, replacing what was
@@ -130,16 +130,29 @@ impl Pmap {
         range: VirtRange,
         mut page: impl FnMut(VirtAddr) -> Option<(F, Prot)>,
     ) -> usize {
-        self.count_changes(range, |leaf, i, va| {
-            if load(leaf.entry(i)) != Pte::ZERO {
-                return false;
+        let Some(leaf) = self.leaf(range.start).filter(Leaf::is_own) else {
+            return 0;
+        };
+        let end = range.end.min(leaf.base + LEAF_SPAN);
+        let mut range = VirtRange::new(range.start, end);
+        let mut entered = 0;
+        while !range.is_empty() {
+            let mut batch = InstallBatch::of(&leaf);
+            let rest = range.start + INSTALLED_TOGETHER * PAGE_SIZE;
+            for va in VirtRange::new(range.start, range.end.min(rest)).pages() {
+                let i = index(va, 1);
+                if load(leaf.entry(i)) == Pte::ZERO
+                    && let Some((frame, prot)) = page(va)
+                {
+                    let frame = frame.into();
+                    let pte = Pte::page(frame.index(), prot, false);
+                    batch.install(i, frame, pte);
+                }
             }
-            page(va).is_some_and(|(frame, prot)| {
-                let frame = frame.into();
-                let pte = Pte::page(frame.index(), prot, false);
-                install(leaf, i, frame, pte)
-            })
-        })
+            entered += batch.entered;
+            range.start = rest.min(range.end);
+        }
+        entered
     }
 
     /// Gives mappings in `range`, as far as one table of level 1 goes, more rights. `page`

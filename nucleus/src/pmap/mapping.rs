@@ -134,6 +134,58 @@ pub(super) fn install(leaf: &Leaf, i: usize, frame: Frame, pte: Pte) -> bool {
     true
 }
 
+/// Entries whose use is counted at once: few, so that the count of a table has room for all CPUs.
+pub(super) const INSTALLED_TOGETHER: usize = 32;
+
+/// Mappings put into one table, as [`install`] does. What is the same for all is done once.
+pub(super) struct InstallBatch<'a> {
+    leaf: &'a Leaf,
+    /// The slot of the table's first entry.
+    slot: u32,
+    pub(super) entered: usize,
+}
+
+impl<'a> InstallBatch<'a> {
+    /// For at most [`INSTALLED_TOGETHER`].
+    #[inline]
+    pub(super) fn of(leaf: &'a Leaf) -> InstallBatch<'a> {
+        leaf.add_entries(INSTALLED_TOGETHER);
+        InstallBatch {
+            leaf,
+            slot: reverse::slot(leaf.table, 0),
+            entered: 0,
+        }
+    }
+
+    /// See [`install`].
+    #[inline(always)]
+    pub(super) fn install(&mut self, i: usize, frame: Frame, pte: Pte) {
+        self.leaf.use_group(i);
+        let mut mappings = record(frame.index()).lock_mappings();
+        let entry = self.leaf.entry(i);
+        if entry
+            .compare_exchange(0, pte.0, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
+            reverse::link_slot(&mut mappings, self.slot + i as u32);
+            drop(mappings);
+            frame.into_index();
+            self.entered += 1;
+        }
+    }
+}
+
+impl Drop for InstallBatch<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Entries that others took out again meanwhile, they have counted themselves.
+        match INSTALLED_TOGETHER.saturating_sub(self.entered) {
+            0 => {}
+            left => self.leaf.remove_entries(left),
+        }
+    }
+}
+
 /// A mapping that was taken out.
 pub(super) struct Unmapped {
     /// What the entry was.
