@@ -4,7 +4,7 @@ use core::ops::Deref;
 use core::sync::atomic::Ordering;
 
 use super::entries::load;
-use super::format::{LEAF_SPAN, Pte, index};
+use super::format::{ENTRIES, LEAF_SPAN, Pte, index};
 use super::leaf::Leaf;
 use super::mapping::{INSTALLED_TOGETHER, InstallBatch, install};
 use super::pending::Pending;
@@ -144,13 +144,44 @@ impl Pmap {
                 if load(leaf.entry(i)) == Pte::ZERO
                     && let Some((frame, prot)) = page(va)
                 {
-                    let frame = frame.into();
-                    let pte = Pte::page(frame.index(), prot, false);
-                    batch.install(i, frame, pte);
+                    let frame: Frame = frame.into();
+                    batch.install(i, &frame, Pte::page(frame.index(), prot, false));
                 }
             }
             entered += batch.entered;
             range.start = rest.min(range.end);
+        }
+        entered
+    }
+
+    /// As [`enter_ahead_each`](Pmap::enter_ahead_each) with the same rights for all. Asks `page`
+    /// by the number of the page in `range`.
+    pub fn enter_run<'a>(
+        &self,
+        range: VirtRange,
+        prot: Prot,
+        page: impl Fn(usize) -> Option<&'a Frame>,
+    ) -> usize {
+        let Some(leaf) = self.leaf(range.start).filter(Leaf::is_own) else {
+            return 0;
+        };
+        let first = index(range.start, 1);
+        let pages = range.len().div_ceil(PAGE_SIZE).min(ENTRIES - first);
+        let rights = Pte::page(0, prot, false);
+        let mut entered = 0;
+        let mut next = 0;
+        while next < pages {
+            let mut batch = InstallBatch::of(&leaf);
+            let end = pages.min(next + INSTALLED_TOGETHER);
+            for n in next..end {
+                if load(leaf.entry(first + n)) == Pte::ZERO
+                    && let Some(frame) = page(n)
+                {
+                    batch.install(first + n, frame, rights.further(frame.index() as usize));
+                }
+            }
+            entered += batch.entered;
+            next = end;
         }
         entered
     }

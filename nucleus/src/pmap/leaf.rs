@@ -45,7 +45,7 @@ pub(super) const LARGE_SHARED: u64 = 1 << 14;
 pub(super) const BASE: u64 = !(LEAF_SPAN as u64 - 1);
 
 /// log2 of the entries in a group.
-const LEAF_GROUP: usize = 4;
+pub(super) const LEAF_GROUP: usize = 4;
 
 /// What may change the entries of a table of level 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

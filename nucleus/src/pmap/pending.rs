@@ -195,6 +195,15 @@ impl Pending {
         self.frame_count == FRAMES || self.share_count == SHARES
     }
 
+    /// How many frames can be added before a flush is needed.
+    #[inline]
+    pub(super) fn room(&self) -> usize {
+        match self.is_full() {
+            true => 0,
+            false => FRAMES - self.frame_count,
+        }
+    }
+
     /// Takes over the handle that a removed mapping had. The set is not full.
     #[inline]
     pub(super) fn add_frame(&mut self, frame: u32) {

@@ -101,9 +101,10 @@ impl Pmap {
         let (first, stop) = part_of(range, leaf.base);
         let mut old = OldEntries::of(self, pending);
         let mut taken = 0;
+        let mut room = pending.room();
         let mut left = None;
         leaf.walk_part(first, stop, |i| {
-            if pending.is_full() {
+            if room == 0 {
                 left = Some(leaf.base + i * PAGE_SIZE);
                 return true;
             }
@@ -112,6 +113,7 @@ impl Pmap {
                 old.note(unmapped.old, leaf.base + i * PAGE_SIZE, pending);
                 if let Some(frame) = unmapped.frame {
                     pending.add_frame(frame);
+                    room -= 1;
                 }
             }
             false

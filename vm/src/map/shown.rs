@@ -56,13 +56,11 @@ impl Map {
                     self.pmap.remove_pages(run, &mut pending);
                     pending.flush();
                 }
-                self.pmap.enter_ahead_each(run, |va| {
-                    let slot = slots.start + ((va - at(slots.start)) >> PAGE_SHIFT);
-                    let frame = there.get(slot)?.frame()?;
-                    if shown >> slot & 1 == 0 {
-                        return None;
-                    }
-                    Some((frame.clone(), prot))
+                let first = slots.start + ((run.start - at(slots.start)) >> PAGE_SHIFT);
+                self.pmap.enter_run(run, prot, |n| {
+                    let slot = first + n;
+                    let is_shown = shown >> slot & 1 != 0;
+                    there.get(slot)?.frame().filter(|_| is_shown)
                 });
             }
             true

@@ -110,8 +110,9 @@ impl Map {
             };
             let there = chunk.lock();
             for run in by_table(VirtRange::new(at(slots.start), at(slots.end))) {
+                let first_slot = slots.start + ((run.start - at(slots.start)) >> PAGE_SHIFT);
                 self.pmap.widen_each(run, |va| {
-                    let slot = slots.start + ((va - at(slots.start)) >> PAGE_SHIFT);
+                    let slot = first_slot + ((va - run.start) >> PAGE_SHIFT);
                     let frame = there.get(slot)?.writable()?;
                     let index = first + slot as u64;
                     let may_write = pager.mark_dirty(index, Some(frame));
