@@ -4,9 +4,9 @@ mod support;
 
 use std::sync::Arc;
 
+use nucleus::Access;
 use nucleus::{PAGE_SIZE, Prot, counters::Counter, pmap::Pending};
 use support::{HERE, Worker, byte, map_zero, new_map, on_cpus, page, pages};
-use nucleus::Access;
 use vm::{Anonymous, Backing, Map, MapRequest, Pager, Place, ShownPages};
 
 const PAGES: usize = 100;
@@ -43,7 +43,12 @@ fn show(map: &Map, view: &ShownPages, pages: std::ops::Range<u64>) {
 
 fn hide(map: &Map, view: &ShownPages, pages: std::ops::Range<u64>) {
     let mut pending = Pending::new();
-    map.hide_pages(view, pages.clone(), page(pages.start as usize), &mut pending);
+    map.hide_pages(
+        view,
+        pages.clone(),
+        page(pages.start as usize),
+        &mut pending,
+    );
     pending.flush();
 }
 
@@ -77,7 +82,11 @@ fn pages_come_and_go() {
                 reads(i).for_each(|found| assert_eq!(found, Some(vec![expected]), "page {i}"));
             }
         }
-        assert!(reader.protect(pages(0, 1), Prot::READ | Prot::WRITE).is_err());
+        assert!(
+            reader
+                .protect(pages(0, 1), Prot::READ | Prot::WRITE)
+                .is_err()
+        );
         workers.into_iter().for_each(Worker::end);
         reader.tear_down();
         writer.tear_down();

@@ -794,7 +794,12 @@ fn killed_senders_leave_nothing() {
 
 #[test]
 fn entering_holds_up_no_others() {
-    support::check("entering", 0..1, support::on_cpus(2), uncached::entering_waits_alone);
+    support::check(
+        "entering",
+        0..1,
+        support::on_cpus(2),
+        uncached::entering_waits_alone,
+    );
 }
 
 #[test]

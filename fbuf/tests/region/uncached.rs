@@ -157,7 +157,10 @@ pub fn entering_waits_alone() {
     let map = super::support::new_map();
     let range = pages(super::support::HERE, 0, 1);
     super::support::map_zero(&map, range, false);
-    let (is_locked, ends) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (is_locked, ends) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicBool::new(false)),
+    );
     let tasks = Tasks::new();
     let (held, locked, ended) = (map.clone(), is_locked.clone(), ends.clone());
     tasks.spawn(!0, move || {

@@ -23,13 +23,7 @@ impl Map {
 
     /// Enters those of `pages`, mapped in `entry` from `start` on, that are resident. The map is
     /// locked.
-    fn enter_shown(
-        &self,
-        view: &ShownPages,
-        entry: &MapEntry,
-        pages: Range<u64>,
-        start: VirtAddr,
-    ) {
+    fn enter_shown(&self, view: &ShownPages, entry: &MapEntry, pages: Range<u64>, start: VirtAddr) {
         let prot = entry.rights() - Prot::WRITE;
         let mut pending = Pending::new();
         let mut table = None;
@@ -78,12 +72,10 @@ impl Map {
     ) {
         view.set(&pages, false);
         // A fault that looked before has entered its mapping once its chunk can be locked.
-        view.source()
-            .object()
-            .walk(&pages, &mut |_, chunk, _| {
-                drop(chunk.lock());
-                true
-            });
+        view.source().object().walk(&pages, &mut |_, chunk, _| {
+            drop(chunk.lock());
+            true
+        });
         let space = self.space.read();
         space.each_part_of(view, pages, start, &mut |_, part, va| {
             let len = ((part.end - part.start) as usize) << PAGE_SHIFT;

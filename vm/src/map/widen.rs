@@ -55,7 +55,11 @@ impl Space {
                     && entry.index(object, here.start) == first
             });
             if is_it && entry.shared {
-                f(entry, first..first + (here.len() >> PAGE_SHIFT) as u64, here.start);
+                f(
+                    entry,
+                    first..first + (here.len() >> PAGE_SHIFT) as u64,
+                    here.start,
+                );
             }
         }
     }

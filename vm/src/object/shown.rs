@@ -10,8 +10,8 @@ use nucleus::{
     sync::{Rank, SpinLock},
 };
 
-use super::{Object, Pages};
 use super::pager::{Description, Lookup, Pager, PagerError};
+use super::{Object, Pages};
 use crate::account::{self, Charge, Kind};
 use crate::chunks::SLOTS;
 use crate::page_bits::PageBits;
