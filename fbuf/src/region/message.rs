@@ -15,8 +15,8 @@ pub const MOST_MESSAGES: usize = 256;
 /// The most ranges of pages of all these messages. One message has fewer.
 const MOST_EXTENTS: usize = 2 * MOST_RANGES;
 
-/// Ranges of pages of a message whose memory its path's own charge covers. Most messages have fewer:
-/// one or two for nodes, one for data.
+/// Ranges of pages of a message whose memory its path's own charge covers. Most messages have
+/// fewer: one or two for nodes, one for data.
 pub(super) const UNCHARGED: usize = 4;
 
 /// Contiguous pages of one run that a message reaches.
