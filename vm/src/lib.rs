@@ -9,9 +9,9 @@
 //! From the bottom up; a module uses only modules above it in this list:
 //!
 //! - [`account`]: for whom memory is used.
+//! - [`page_bits`]: sets of page numbers.
 //! - `chunks`: the sparse array of amaps and objects, and the registry of chunks for the
 //!   pagedaemon.
-//! - [`page_bits`]: sets of page numbers.
 //! - `memory_wait`: waiting for memory.
 //! - [`swap`]: the swap space, where a page is, page-in and clustered page-out.
 //! - `object`: memory objects, their pagers, busy pages, writeback.
