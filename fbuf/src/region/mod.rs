@@ -39,6 +39,7 @@ mod path;
 mod reading;
 mod run;
 mod shares;
+mod steps;
 mod table;
 mod taking;
 mod transfer;

@@ -21,7 +21,7 @@ use super::{
     domain::Domain,
     message::{Extent, Member, Messages},
     run::Run,
-    shares::{Readers, RunShares},
+    shares::RunShares,
     table,
     waiters::Waited,
 };
@@ -50,8 +50,10 @@ pub struct Path {
     pub(super) waited: Waited,
 }
 
-/// What a path is charged with, in bytes: its record, members and small messages.
-const RECORD_BYTES: usize = 64 << 10;
+/// What a path is charged with, in bytes: all that it may keep, but for runs and for what large
+/// messages are charged themselves.
+const RECORD_BYTES: usize =
+    size_of::<Path>() + Messages::MOST_BYTES + Walk::KEPT_BYTES + Waited::MOST_BYTES;
 
 /// The state of a path.
 pub(super) struct State {
@@ -191,11 +193,10 @@ impl Path {
         let member = Member::new(number, domain.clone())?;
         domain.join(&self.own.upgrade().ok_or(Errno::EPIPE)?)?;
         if self.mode.is_cached() {
-            for (i, shares) in state.runs.iter().enumerate() {
-                let run = &shares.run;
-                if let Err(error) = domain.map(run, 0..run.pages(), false) {
-                    for shares in &state.runs[..i] {
-                        domain.unmap(&shares.run, 0..shares.run.pages());
+            for i in 0..state.runs.len() {
+                if let Err(error) = state.runs[i].join(domain) {
+                    for shares in &mut state.runs[..i] {
+                        shares.leave(domain);
                     }
                     domain.leave(self);
                     return Err(error);
@@ -237,10 +238,10 @@ impl Path {
             Ok(Arc::new(Run::new(path, start, chunks, charge)?))
         })?;
         let given = RunShares::new(run.clone(), domain.clone()).and_then(|shares| {
-            domain.map(&run, 0..pages, true)?;
+            domain.map(&run, true)?;
             if self.mode.is_cached() {
                 for member in state.members.iter().flatten() {
-                    member.domain.map(&run, 0..pages, false)?;
+                    member.domain.map(&run, false)?;
                 }
             }
             Ok(shares)
@@ -325,7 +326,7 @@ impl Path {
         }
         for shares in &mut state.runs {
             match unmaps {
-                true if read_all => shares.leave_granted(domain),
+                true if read_all => shares.leave(domain),
                 true => {}
                 false => shares.forget_domain(domain),
             }
@@ -337,6 +338,10 @@ impl Path {
             let freed = self.state.lock().messages.take_any_free();
             let Some(extents) = freed else { break };
             self.release(extents);
+        }
+        if unmaps && !read_all {
+            let mut state = self.state.lock();
+            state.runs.iter_mut().for_each(|it| it.drop_unused(domain));
         }
         self.receivers.iter().for_each(WaitQueue::wake_all);
         self.sender.wake_all();
@@ -440,21 +445,6 @@ impl State {
         self.notices
     }
 
-    /// Returns the domains that need no grants for a run, if some have any.
-    pub fn readers(&mut self, mode: Mode, run: &Run) -> Readers {
-        if !self.shares(run).is_some_and(|it| it.has_grants()) {
-            return Readers::default();
-        }
-        let mut readers = Readers::default();
-        let members = self.members.iter().flatten().map(|member| &member.domain);
-        let members = members.filter(|_| mode.is_cached());
-        let all = members.chain(self.originator.as_ref());
-        for (place, domain) in readers.iter_mut().zip(all) {
-            *place = Some(domain.clone());
-        }
-        readers
-    }
-
     /// Returns the state of a run.
     pub fn shares(&mut self, run: &Run) -> Option<&mut RunShares> {
         let start = run.range().start;
@@ -468,14 +458,15 @@ impl State {
     fn unmap_everywhere(&self, run: &Run) {
         let members = self.members.iter().flatten().map(|member| &member.domain);
         for domain in members.chain(self.originator.as_ref()) {
-            domain.unmap(run, 0..run.pages());
+            domain.unmap(run);
         }
     }
 
     /// Ends a run without references, and frees its addresses.
     fn retire(&mut self, at: usize) {
-        let shares = self.runs.remove(at);
+        let mut shares = self.runs.remove(at);
         self.unmap_everywhere(&shares.run);
+        shares.end_grants();
         shares.run.end();
         table::lock().remove_run(&shares.run);
         let notices = shares.notices();

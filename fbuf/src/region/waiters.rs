@@ -21,6 +21,9 @@ pub fn set_waker(waker: fn(usize)) {
 pub(super) struct Waited(SpinLock<Vec<usize>>);
 
 impl Waited {
+    /// The most bytes of memory of its list.
+    pub const MOST_BYTES: usize = MOST_PATH_CHUNKS * size_of::<usize>();
+
     pub const fn new() -> Waited {
         Waited(SpinLock::new(Rank::Leaf, Vec::new()))
     }

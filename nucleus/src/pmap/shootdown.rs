@@ -261,14 +261,14 @@ enum Asked {
 
 /// Forgets on this CPU.
 fn forget(cpu: usize, what: What<'_>, asked: Asked) {
-    let count = |counter: Counter| {
+    let count = |counter: Counter, more: usize| {
         if asked == Asked::Here {
-            counter.add(1);
+            counter.add(more as u64);
         }
     };
     if let What::Window(slots) = what {
+        count(Counter::tlb_local_page, slots.len());
         for &slot in slots {
-            count(Counter::tlb_local_page);
             machine::window_invalidate(slot as usize);
         }
         return;
@@ -282,17 +282,19 @@ fn forget(cpu: usize, what: What<'_>, asked: Asked) {
     }
     match what {
         What::All => {
-            count(Counter::tlb_local_full);
+            count(Counter::tlb_local_full, 1);
             machine::invalidate_all();
         }
         What::Pages(pages) => {
             let Some(loaded) = loaded::loaded(cpu) else {
                 return;
             };
+            let mut forgotten = 0;
             for page in pages.iter().filter(|page| loaded.contains(&page.space())) {
-                count(Counter::tlb_local_page);
+                forgotten += 1;
                 machine::invalidate_page(page.va());
             }
+            count(Counter::tlb_local_page, forgotten);
         }
         What::Window(_) => {}
     }

@@ -15,6 +15,7 @@ const SECURE: u32 = 0x17;
 const CALL: u32 = 0x18;
 const LEAVE: u32 = 0x19;
 const IDLE: u32 = 0x1a;
+const RANGES: u32 = 0x1b;
 const WAIT: u32 = 0x1c;
 const TAKE: u32 = 0x1d;
 
@@ -135,6 +136,19 @@ impl Path {
         let (_, words) = request(self, NOTICES, &[pairs.as_mut_ptr() as u64, 100])?;
         pairs.truncate(words[0] as usize);
         Ok(pairs)
+    }
+
+    /// The first `most` ranges of a message's pages, and how many there are.
+    pub fn ranges(&self, id: u64, most: usize) -> Answer<(u64, Vec<[usize; 2]>)> {
+        let mut pairs = vec![[0; 2]; most];
+        let count = self.ranges_at(id, pairs.as_mut_ptr() as u64, most)?;
+        pairs.truncate(count as usize);
+        Ok((count, pairs))
+    }
+
+    /// As `ranges`, put at an address.
+    pub fn ranges_at(&self, id: u64, at: u64, most: usize) -> Answer<u64> {
+        Ok(request(self, RANGES, &[id, at, most as u64])?.1[0])
     }
 
     pub fn secure(&self, start: usize, len: usize) -> Answer<()> {
