@@ -125,6 +125,12 @@ pub trait Socket: Any + Send + Sync {
     /// A common option has been changed: for a family that has to act on it.
     fn option_changed(&self, _name: u32) {}
 
+    /// Returns the sizes of the send and receive buffers that programs see.
+    fn buffers(&self) -> (usize, usize) {
+        let common = self.common();
+        (common.send_buffer(), common.receive_buffer())
+    }
+
     /// Whether it heeds [`Common::peek_from`].
     fn looks_from_a_place(&self) -> bool {
         false

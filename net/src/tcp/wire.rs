@@ -77,6 +77,10 @@ impl Host for End<'_> {
         usize::from(u16::MAX)
     }
 
+    fn unread(&self) -> usize {
+        0
+    }
+
     fn deliver(&mut self, _: Aggregate, _: Option<usize>) -> Delivery {
         Delivery::Full
     }

@@ -473,13 +473,35 @@ impl Socket for Stream {
             raw::SO_REUSEADDR => options.name.reuse_address = common.is_on(name),
             raw::SO_REUSEPORT => options.name.reuse_port = common.is_on(name),
             raw::SO_OOBINLINE => options.urgent_in_line = common.is_on(raw::SO_OOBINLINE),
-            raw::SO_SNDBUF | raw::SO_SNDBUFFORCE => options.send_buffer = common.send_buffer(),
+            raw::SO_SNDBUF | raw::SO_SNDBUFFORCE => {
+                options.send_buffer = common.send_buffer();
+                options.is_send_fixed = true;
+            }
             raw::SO_RCVBUF | raw::SO_RCVBUFFORCE => {
                 options.receive_buffer = common.receive_buffer();
+                options.is_receive_fixed = true;
             }
             raw::SO_RCVLOWAT => options.low_water = common.receive_low_water(),
             _ => {}
         });
+    }
+
+    fn buffers(&self) -> (usize, usize) {
+        let options = self.tcp.summary().options;
+        let shown = |size: usize, start: usize, common: usize| match size > start {
+            // It has grown.
+            true => size,
+            false => common,
+        };
+        let common = &self.common;
+        (
+            shown(options.send_buffer, tcp::SEND_BUFFER, common.send_buffer()),
+            shown(
+                options.receive_buffer,
+                RECEIVE_BUFFER,
+                common.receive_buffer(),
+            ),
+        )
     }
 
     fn is_listening(&self) -> bool {
