@@ -438,6 +438,71 @@ fn a_group_that_the_link_was_not_told_of_is_not_left_for_others() {
     });
 }
 
+/// An ordinary user's sockets leave groups for others.
+#[test]
+fn a_user_does_not_take_all_groups() {
+    on_machines(1, |_| {
+        let (stack, _tap) = machine();
+        let new = |user: u32| {
+            let mut options = datagram::Options::default();
+            options.name.user = user;
+            stack.datagram_socket(Family::V4, Protocol::Udp, options)
+        };
+        let group = |n: u32| IpAddr::V4(Ipv4Addr::from(0xe100_0000 | n));
+        let many: Vec<_> = (0..64).map(|_| new(1000)).collect();
+        let mut joined = 0;
+        for n in 0..1200 {
+            match many[n as usize / 20].join(group(n), 2) {
+                Ok(()) => joined += 1,
+                Err(error) => assert_eq!(error, Errno::ENOBUFS),
+            }
+        }
+        assert_eq!(joined, 256);
+        let other = new(1001);
+        other.join(group(5000), 2).unwrap();
+        // What another one has joined may be joined.
+        many[63].join(group(5000), 2).unwrap();
+        assert_eq!(many[63].join(group(5001), 2), Err(Errno::ENOBUFS));
+        many[0].close();
+        many[63].join(group(5001), 2).unwrap();
+        for socket in many.iter().chain([&other]) {
+            socket.close();
+        }
+    });
+}
+
+/// Neighbours, MTUs of paths and incomplete packets are not remembered while memory is scarce, and
+/// groups not joined.
+#[test]
+fn strangers_fill_no_tables_while_memory_is_scarce() {
+    on_machines(1, |_| {
+        let (stack, tap) = machine();
+        let network = stack.network();
+        let interface = network.interface(2).unwrap();
+        let before = interface.neighbours();
+        let socket = stack.datagram_socket(Family::V4, Protocol::Udp, datagram::Options::default());
+        frame::seem_scarce_after(Some(0));
+        for last in 50..90 {
+            let neighbour = Ipv4Addr::new(10, 1, 0, last);
+            let asks = arp(neighbour, Ipv4Addr::new(10, 1, 0, 2), 1);
+            stack.receive(2, packet(&asks));
+        }
+        for part in fragments(&echo(Family::V4, 5000), 800, 1).iter().skip(1) {
+            stack.receive(2, packet(part));
+        }
+        let group = IpAddr::V4(Ipv4Addr::new(225, 0, 0, 1));
+        let joined = socket.join(group, 2);
+        frame::seem_scarce_after(None);
+        assert_eq!(interface.neighbours(), before);
+        assert_eq!(network.incomplete(), 0);
+        assert_eq!(joined, Err(Errno::ENOMEM));
+        assert_eq!(socket.leave(group, 2), Err(Errno::EADDRNOTAVAIL));
+        socket.join(group, 2).unwrap();
+        socket.close();
+        tap.take();
+    });
+}
+
 /// A message about a datagram that no socket can have sent says nothing about the path, which
 /// connections use, too.
 #[test]

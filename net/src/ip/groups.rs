@@ -4,6 +4,9 @@
 use alloc::collections::BTreeMap;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use abi::{Errno, Result};
+use nucleus::frame;
+
 use super::{
     Family, ICMP_V6, IGMP,
     input::Received,
@@ -16,8 +19,10 @@ use crate::{
     timer::now,
 };
 
-/// The most groups of all interfaces that sockets join and the link is told of.
+/// The most groups of all interfaces that sockets join and the link is told of, and those of them
+/// that sockets of an ordinary user were the first to join.
 const MOST: usize = 1024;
+const MOST_OF_ONE: usize = 256;
 /// Types of messages of IGMP, and of ICMP for IPv6.
 const QUERY: u8 = 0x11;
 const REPORT: u8 = 0x16;
@@ -36,9 +41,64 @@ const ROUTERS_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 const ALL_V4: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 const ALL_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// Groups by interface, with the number of members.
+/// Groups by interface.
 #[derive(Default, Debug)]
-pub(super) struct Groups(BTreeMap<(u32, IpAddr), u32>);
+pub(super) struct Groups(BTreeMap<(u32, IpAddr), Members>);
+
+/// The members of a group.
+#[derive(Clone, Copy, Debug)]
+struct Members {
+    count: u32,
+    /// The user whose socket was the first one.
+    user: u32,
+}
+
+impl Groups {
+    /// Adds a member; returns whether it is the first one.
+    ///
+    /// # Errors
+    /// `ENOBUFS` if there are too many groups, `ENOMEM`.
+    fn join(&mut self, group: (u32, IpAddr), by: Joining) -> Result<bool> {
+        if let Some(members) = self.0.get_mut(&group) {
+            members.count += 1;
+            return Ok(false);
+        }
+        let user = match by {
+            Joining::Own => 0,
+            Joining::Socket(user) => {
+                let own = self.0.values().filter(|members| members.user == user);
+                if self.0.len() >= MOST || user != 0 && own.count() >= MOST_OF_ONE {
+                    return Err(Errno::ENOBUFS);
+                }
+                frame::check_not_scarce()?;
+                user
+            }
+        };
+        self.0.insert(group, Members { count: 1, user });
+        Ok(true)
+    }
+
+    /// Removes a member; returns whether it was the last one.
+    fn leave(&mut self, group: (u32, IpAddr)) -> bool {
+        match self.0.get_mut(&group) {
+            Some(Members { count: 1, .. }) => self.0.remove(&group).is_some(),
+            Some(members) => {
+                members.count -= 1;
+                false
+            }
+            None => false,
+        }
+    }
+}
+
+/// A member of a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Joining {
+    /// An interface's address. There are few: addresses are limited.
+    Own,
+    /// A socket of this user.
+    Socket(u32),
+}
 
 impl Network {
     /// Returns the number of the interface on which a group is joined; 0 leaves that to the routes.
@@ -51,46 +111,33 @@ impl Network {
         }
     }
 
-    /// Notes that a socket has joined a group on an interface. The link is told of the first one.
-    /// Returns false if there are too many groups: the link is not told, and nothing is to be left.
-    pub(crate) fn join(&self, group: IpAddr, index: u32) -> bool {
-        self.join_one_of(MOST, group, index)
+    /// Notes that a socket of a user has joined a group on an interface. The link is told of the
+    /// first one.
+    ///
+    /// # Errors
+    /// `ENOBUFS` if there are too many groups, or too many of this user, `ENOMEM`: the link is not
+    /// told, and nothing is to be left.
+    pub(crate) fn join(&self, group: IpAddr, index: u32, user: u32) -> Result<()> {
+        self.join_by(Joining::Socket(user), group, index)
     }
 
-    /// Joins the group of an address. There are few: addresses are limited.
+    /// Joins the group of an address.
     pub(super) fn join_own(&self, group: IpAddr, index: u32) {
-        self.join_one_of(usize::MAX, group, index);
+        // Nothing refuses that.
+        let _ = self.join_by(Joining::Own, group, index);
     }
 
-    fn join_one_of(&self, most: usize, group: IpAddr, index: u32) -> bool {
-        let is_first = {
-            let mut groups = self.groups.lock();
-            if groups.0.len() >= most && !groups.0.contains_key(&(index, group)) {
-                return false;
-            }
-            let count = groups.0.entry((index, group)).or_default();
-            *count += 1;
-            *count == 1
-        };
+    fn join_by(&self, by: Joining, group: IpAddr, index: u32) -> Result<()> {
+        let is_first = self.groups.lock().join((index, group), by)?;
         if is_first && let Some(interface) = self.interface(index) {
             self.tell_of_group(&interface, group, true);
         }
-        true
+        Ok(())
     }
 
     /// Notes that a socket has left a group.
     pub(crate) fn leave(&self, group: IpAddr, index: u32) {
-        let is_last = {
-            let mut groups = self.groups.lock();
-            match groups.0.get_mut(&(index, group)) {
-                Some(1) => groups.0.remove(&(index, group)).is_some(),
-                Some(count) => {
-                    *count -= 1;
-                    false
-                }
-                None => false,
-            }
-        };
+        let is_last = self.groups.lock().leave((index, group));
         if is_last && let Some(interface) = self.interface(index) {
             self.tell_of_group(&interface, group, false);
         }
@@ -109,7 +156,7 @@ impl Network {
                         groups.0.range((Excluded(last), Unbounded)).next()
                     }
                 };
-                found.map(|(key, count)| (*key, *count))
+                found.map(|(key, members)| (*key, members.count))
             };
             let Some((key, count)) = next else { return };
             visit(key.0, key.1, count);

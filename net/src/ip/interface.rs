@@ -17,6 +17,7 @@ use super::{
 use crate::{
     link::{Device, Direction, Features, Mac, Taps},
     packet::Packet,
+    room::lock_with_room,
 };
 
 /// The number of the loopback interface.
@@ -373,14 +374,13 @@ impl Interface {
 
     /// Adds an address, or changes what is known of one that is there; returns what was known.
     pub(super) fn put_address(&self, address: Address) -> Result<Option<Address>> {
-        let mut addresses = self.addresses.lock();
+        let mut addresses = lock_with_room(&self.addresses)?;
         if let Some(old) = addresses.iter_mut().find(|old| old.ip == address.ip) {
             return Ok(Some(core::mem::replace(old, address)));
         }
         if addresses.len() >= MOST_ADDRESSES {
             return Err(Errno::ENOBUFS);
         }
-        addresses.try_reserve(1)?;
         addresses.push(address);
         Ok(None)
     }
