@@ -562,3 +562,45 @@ fn large_segments_end_with_pages() {
         pair.run_until(|| pair.is_quiet());
     });
 }
+
+/// A closed socket lingers until its peer has all bytes and the end, or is gone.
+#[test]
+fn a_closed_socket_lingers_until_all_has_arrived() {
+    on_machines(2, |_| {
+        for ends_first in [false, true] {
+            let pair = Pair::new(1, GOOD, 1500);
+            let [client, server] = pair.connect(Family::V4, Options::default());
+            assert_eq!(send(&client, &[7; 20_000]), Ok(20_000));
+            if ends_first {
+                client.shut(false, true).unwrap();
+                assert!(!client.lingers(), "it is open");
+            }
+            client.close(false);
+            assert!(client.lingers());
+            pair.run_until(|| !client.lingers());
+            let mut received = 0;
+            while let Ok(bytes) = receive(&server, 4096)
+                && !bytes.is_empty()
+            {
+                received += bytes.len();
+            }
+            assert_eq!(received, 20_000);
+            server.close(false);
+            pair.run_until(|| pair.is_quiet());
+        }
+        let pair = Pair::new(1, GOOD, 1500);
+        let [client, server] = pair.connect(Family::V4, Options::default());
+        // More than the peer has room for.
+        while send(&client, &[7; 20_000]).is_ok() {
+            pair.run(10 * MS);
+        }
+        client.close(false);
+        for _ in 0..5 {
+            pair.run(100 * MS);
+        }
+        assert!(client.lingers());
+        server.close(true);
+        pair.run_until(|| !client.lingers());
+        pair.run_until(|| pair.is_quiet());
+    });
+}

@@ -35,7 +35,13 @@ impl ConnectionTable {
         match new {
             State::CloseWait => self.peer_finished(&pair),
             // An end without a descriptor does not wait for its peer for ever.
-            State::FinWait2 => self.note_deadline(pair),
+            State::FinWait2 => {
+                if let Some(end) = self.ends.get(&pair) {
+                    end.socket.inner().is_ending = false;
+                    end.socket.waits().writable.wake_all();
+                }
+                self.note_deadline(pair);
+            }
             State::Closing => self.peer_finished(&pair),
             State::TimeWait => {
                 self.peer_finished(&pair);
@@ -208,6 +214,7 @@ impl ConnectionTable {
         let (inbound, outbound) = {
             let mut inner = end.socket.inner();
             inner.error = inner.error.or(error);
+            inner.is_ending = false;
             if inner.phase == Phase::Connecting {
                 // The program may try again.
                 inner.phase = Phase::Idle;

@@ -160,6 +160,8 @@ pub(super) struct Inner {
     pub announces: bool,
     /// The last descriptor is closed.
     pub closed: bool,
+    /// Bytes, or the end behind them, are on their way to the peer, which has not got all.
+    pub is_ending: bool,
     /// A listener's connections that were not accepted yet.
     pub queue: VecDeque<Arc<Socket>>,
     /// The most that may wait, less one, as on Linux.
@@ -297,6 +299,13 @@ impl Socket {
     pub(super) fn streams(&self) -> (Option<Arc<Stream>>, Option<Arc<Stream>>) {
         let inner = self.inner();
         (inner.inbound.clone(), inner.outbound.clone())
+    }
+
+    /// Tells whether the socket is closed and the peer has not got all that was sent, and its end.
+    /// Waiters for room are woken when it has.
+    pub fn lingers(&self) -> bool {
+        let inner = self.inner();
+        inner.closed && inner.is_ending
     }
 
     /// Returns a snapshot of it.

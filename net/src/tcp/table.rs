@@ -363,6 +363,10 @@ impl ConnectionTable {
             }
         }
         self.settle(*pair);
+        if let Some(end) = self.ends.get(pair) {
+            let ends = [State::FinWait1, State::Closing, State::LastAck];
+            end.socket.inner().is_ending = ends.contains(&end.state);
+        }
         self.run();
     }
 

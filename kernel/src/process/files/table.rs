@@ -555,9 +555,14 @@ impl FileTable {
         self.release_locks(&open);
         open.file().closed();
         let collector = COLLECTOR.get().filter(|it| (it.may_leave_garbage)(&open));
+        // The end of a process waits for nothing.
+        let lingers = open.file().lingers().filter(|_| !vm::is_dying());
         drop(open);
         if let Some(collector) = collector {
             (collector.collect)();
+        }
+        if let Some(lingers) = lingers {
+            lingers.wait();
         }
     }
 

@@ -1,11 +1,11 @@
 //! TCP sockets.
 
 use alloc::sync::Arc;
-use core::net::SocketAddr;
+use core::{net::SocketAddr, time::Duration};
 
 use abi::{Errno, Result, raw::ioctl as raw_ioctl, raw::net as raw};
 use fbuf::{Clipped, Source};
-use fs::Ready;
+use fs::{Linger, Ready};
 use net::{
     Family,
     stream::Read,
@@ -41,6 +41,20 @@ pub struct Stream {
     tcp: Arc<tcp::Socket>,
     ip: SpinLock<IpOptions>,
     options: SpinLock<TcpOptions>,
+}
+
+/// The end of a connection for which `close` waits (`SO_LINGER` with a time).
+struct Lingering {
+    tcp: Arc<tcp::Socket>,
+    timeout: Timeout,
+}
+
+impl Linger for Lingering {
+    fn wait(&self) {
+        let is_over = || !self.tcp.lingers();
+        // The time and signals end the wait, not the connection.
+        let _ = self.timeout.wait_until(&self.tcp.waits().writable, is_over);
+    }
 }
 
 impl Stream {
@@ -484,6 +498,12 @@ impl Socket for Stream {
             raw::SO_RCVLOWAT => options.low_water = common.receive_low_water(),
             _ => {}
         });
+    }
+
+    fn lingers(&self, time: Duration) -> Option<Arc<dyn Linger>> {
+        let tcp = self.tcp.clone();
+        let timeout = Timeout::new(true, Some(time));
+        Some(Arc::new(Lingering { tcp, timeout }))
     }
 
     fn buffers(&self) -> (usize, usize) {
