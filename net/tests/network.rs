@@ -604,3 +604,99 @@ fn a_closed_socket_lingers_until_all_has_arrived() {
         pair.run_until(|| pair.is_quiet());
     });
 }
+
+/// The type of a report of a group, or of the record in one of the newest version, where it goes to
+/// and the group.
+fn told(sent: &[(Vec<u8>, Checksum, u16)]) -> Vec<(u8, IpAddr, IpAddr)> {
+    let told = sent.iter().filter_map(|(bytes, ..)| {
+        let ip = |at: usize, len: usize| match len {
+            4 => IpAddr::from(<[u8; 4]>::try_from(&bytes[at..at + 4]).unwrap()),
+            _ => IpAddr::from(<[u8; 16]>::try_from(&bytes[at..at + 16]).unwrap()),
+        };
+        let (is_v4, next) = (bytes[12] == 8, bytes[20]);
+        match is_v4 {
+            true if bytes[23] == 2 && bytes[38] == 0x22 => {
+                assert_eq!(bytes.len(), 54);
+                Some((bytes[46], ip(30, 4), ip(50, 4)))
+            }
+            true if bytes[23] == 2 => Some((bytes[38], ip(30, 4), ip(42, 4))),
+            false if next == 0 && bytes[62] == 143 => {
+                assert_eq!(bytes.len(), 90);
+                Some((bytes[70], ip(38, 16), ip(74, 16)))
+            }
+            false if next == 0 => Some((bytes[62], ip(38, 16), ip(70, 16))),
+            _ => None,
+        }
+    });
+    told.collect()
+}
+
+/// Switches and routers learn of joins and leaves by the newest versions of IGMP and MLD, and by
+/// old ones while a router speaks those.
+#[test]
+fn the_link_is_told_of_groups_by_the_version_that_it_speaks() {
+    on_machines(1, |_| {
+        let (stack, tap) = machine();
+        let options = datagram::Options::default();
+        let v4: [IpAddr; 5] = [
+            "225.1.2.3",
+            "224.0.0.22",
+            "224.0.0.2",
+            "10.1.0.100",
+            "224.0.0.1",
+        ]
+        .map(|it| it.parse().unwrap());
+        let v6: [IpAddr; 5] = ["ff05::123", "ff02::16", "ff02::2", "fe80::9", "ff02::1"]
+            .map(|it| it.parse().unwrap());
+        for (family, [group, new, routers, from, all]) in [(Family::V4, v4), (Family::V6, v6)] {
+            let socket = stack.datagram_socket(family, Protocol::Udp, options);
+            let told = || told(&tap.take_packets());
+            told();
+            socket.join(group, 2).unwrap();
+            assert_eq!(told(), [(4, new, group)]);
+            socket.leave(group, 2).unwrap();
+            assert_eq!(told(), [(3, new, group)]);
+            socket.join(group, 2).unwrap();
+            told();
+            let query = |is_old: bool| {
+                let (number, mut message) = match family {
+                    Family::V4 => (
+                        2,
+                        [&[0x11, 9, 0, 0][..], &common::tap::octets(group)].concat(),
+                    ),
+                    Family::V6 => {
+                        let head = [130, 0, 0, 0, 0, 9, 0, 0];
+                        (58, [&head[..], &common::tap::octets(group)].concat())
+                    }
+                };
+                if !is_old {
+                    message.extend([2, 125, 0, 0]);
+                }
+                match family {
+                    Family::V4 => set_sum((from, all), 1, &mut message, 2),
+                    Family::V6 => set_sum((from, all), 58, &mut message, 2),
+                }
+                let hops = if family == Family::V4 { 8 } else { 7 };
+                let bytes = ip((from, all), number, &message, |header| header[hops] = 1);
+                stack.receive(2, packet(&bytes));
+            };
+            query(false);
+            assert_eq!(told(), [(2, new, group)], "an answer to a query");
+            query(true);
+            let (report, leave) = match family {
+                Family::V4 => (0x16, 0x17),
+                Family::V6 => (131, 132),
+            };
+            assert_eq!(told(), [(report, group, group)]);
+            socket.leave(group, 2).unwrap();
+            assert_eq!(told(), [(leave, routers, group)]);
+            task::sleep(Sleep {
+                interruptible: false,
+                deadline: Some(time::since_boot() + Duration::from_secs(300)),
+            });
+            socket.join(group, 2).unwrap();
+            assert_eq!(told(), [(4, new, group)], "the old router is gone");
+            socket.close();
+        }
+    });
+}

@@ -1,5 +1,5 @@
-//! Membership in groups: which ones are joined on which interface, and what routers and switches
-//! are told of it (IGMP version 2, RFC 2236; MLD version 1, RFC 2710).
+//! Membership in groups: which ones are joined on which interface, and what queries of routers and
+//! switches ask of it.
 
 use alloc::collections::BTreeMap;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,16 +8,13 @@ use abi::{Errno, Result};
 use nucleus::frame;
 
 use super::{
-    Family, ICMP_V6, IGMP,
+    Family,
     input::Received,
     interface::{Interface, LOOPBACK},
     network::Network,
-    output::pseudo_sum,
+    reports::Membership,
 };
-use crate::{
-    packet::{Head, Sum},
-    timer::now,
-};
+use crate::{packet::Sum, timer::now};
 
 /// The most groups of all interfaces that sockets join and the link is told of, and those of them
 /// that sockets of an ordinary user were the first to join.
@@ -25,21 +22,10 @@ const MOST: usize = 1024;
 const MOST_OF_ONE: usize = 256;
 /// Types of messages of IGMP, and of ICMP for IPv6.
 const QUERY: u8 = 0x11;
-const REPORT: u8 = 0x16;
-const LEAVE: u8 = 0x17;
 pub(super) const LISTENER_QUERY: u8 = 130;
-const LISTENER_REPORT: u8 = 131;
-const LISTENER_DONE: u8 = 132;
-/// The option that makes routers look at a packet, for IPv4 and as a header of IPv6 (RFC 2113, RFC
-/// 2711).
-const ALERT_V4: [u8; 4] = [0x94, 4, 0, 0];
-const ALERT_V6: [u8; 8] = [ICMP_V6, 0, 5, 2, 0, 0, 1, 0];
-/// Groups of all routers.
-const ROUTERS_V4: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 2);
-const ROUTERS_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
-/// Groups that all machines are members of: they are not reported.
-const ALL_V4: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
-const ALL_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+/// Bytes of queries of IGMP version 3 and MLD version 2, which are longer than those before.
+const QUERY_V3: usize = 12;
+const LISTENER_QUERY_V2: usize = 28;
 
 /// Groups by interface.
 #[derive(Default, Debug)]
@@ -130,7 +116,7 @@ impl Network {
     fn join_by(&self, by: Joining, group: IpAddr, index: u32) -> Result<()> {
         let is_first = self.groups.lock().join((index, group), by)?;
         if is_first && let Some(interface) = self.interface(index) {
-            self.tell_of_group(&interface, group, true);
+            self.tell_of_group(&interface, group, Membership::Begins);
         }
         Ok(())
     }
@@ -139,7 +125,7 @@ impl Network {
     pub(crate) fn leave(&self, group: IpAddr, index: u32) {
         let is_last = self.groups.lock().leave((index, group));
         if is_last && let Some(interface) = self.interface(index) {
-            self.tell_of_group(&interface, group, false);
+            self.tell_of_group(&interface, group, Membership::Ends);
         }
     }
 
@@ -166,6 +152,7 @@ impl Network {
 
     /// Answers a query of IGMP.
     pub(super) fn receive_igmp(&self, interface: &Interface, packet: &Received) {
+        let is_old = packet.data.len() < QUERY_V3;
         let mut message = [0; 8];
         let mut sum = Sum::default();
         sum.add_slices(&packet.data);
@@ -173,7 +160,7 @@ impl Network {
             return;
         }
         let asked = Ipv4Addr::new(message[4], message[5], message[6], message[7]);
-        self.answer_query(interface, asked.into());
+        self.answer_query(interface, asked.into(), is_old);
     }
 
     /// Answers a query of MLD, whose checksum was verified.
@@ -185,12 +172,17 @@ impl Network {
         }
         let mut group = [0; 16];
         group.copy_from_slice(&message[8..24]);
-        self.answer_query(interface, Ipv6Addr::from(group).into());
+        let is_old = packet.data.len() < LISTENER_QUERY_V2;
+        self.answer_query(interface, Ipv6Addr::from(group).into(), is_old);
     }
 
     /// Tells of the groups that a query asks for: one, or all. A flood of queries is answered at
     /// the rate of messages about errors.
-    fn answer_query(&self, interface: &Interface, asked: IpAddr) {
+    /// After one of an old version, reports are of that version, too.
+    fn answer_query(&self, interface: &Interface, asked: IpAddr, is_old: bool) {
+        if is_old {
+            interface.note_old_querier(asked.is_ipv4(), now());
+        }
         let mut next = Some(asked);
         if asked.is_unspecified() {
             next = self.group_behind(interface.index(), asked);
@@ -204,7 +196,7 @@ impl Network {
                 if !self.errors.lock().take(now()) {
                     return;
                 }
-                self.tell_of_group(interface, group, true);
+                self.tell_of_group(interface, group, Membership::GoesOn);
             }
             if !asked.is_unspecified() {
                 return;
@@ -222,7 +214,7 @@ impl Network {
         for family in [Family::V4, Family::V6] {
             let mut last = family.unspecified();
             while let Some(group) = self.group_behind(index, last) {
-                self.tell_of_group(&interface, group, true);
+                self.tell_of_group(&interface, group, Membership::Begins);
                 last = group;
             }
         }
@@ -235,67 +227,5 @@ impl Network {
         let mut rest = groups.0.range((Excluded((index, last)), Unbounded));
         let (key, _) = rest.next()?;
         (key.0 == index && key.1.is_ipv4() == last.is_ipv4()).then_some(key.1)
-    }
-
-    /// Tells the link that this machine is a member of a group, or not any more.
-    fn tell_of_group(&self, interface: &Interface, group: IpAddr, is_member: bool) {
-        if interface.is_loopback() || !interface.is_up() {
-            return;
-        }
-        let mut head = Head::default();
-        let to: IpAddr = match group {
-            IpAddr::V4(ALL_V4) | IpAddr::V6(ALL_V6) => return,
-            IpAddr::V4(own) => {
-                let to = if is_member { own } else { ROUTERS_V4 };
-                let message = head.push(8);
-                message[0] = if is_member { REPORT } else { LEAVE };
-                message[4..8].copy_from_slice(&own.octets());
-                let mut sum = Sum::default();
-                sum.add(message);
-                message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
-                let from = match interface.source_for(group) {
-                    Some(IpAddr::V4(from)) => from,
-                    _ => Ipv4Addr::UNSPECIFIED,
-                };
-                let header = head.push(24);
-                header[..4].copy_from_slice(&[0x46, 0xc0, 0, 32]);
-                header[6..10].copy_from_slice(&[0x40, 0, 1, IGMP]);
-                header[12..16].copy_from_slice(&from.octets());
-                header[16..20].copy_from_slice(&to.octets());
-                header[20..].copy_from_slice(&ALERT_V4);
-                let mut sum = Sum::default();
-                sum.add(header);
-                header[10..12].copy_from_slice(&sum.finish().to_be_bytes());
-                to.into()
-            }
-            IpAddr::V6(own) => {
-                let to = if is_member { own } else { ROUTERS_V6 };
-                let near = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
-                let from = match interface.source_for(near.into()) {
-                    Some(IpAddr::V6(from)) if from.is_unicast_link_local() => from,
-                    _ => Ipv6Addr::UNSPECIFIED,
-                };
-                let message = head.push(24);
-                message[0] = if is_member {
-                    LISTENER_REPORT
-                } else {
-                    LISTENER_DONE
-                };
-                message[8..24].copy_from_slice(&own.octets());
-                let mut sum = pseudo_sum(from.into(), to.into(), ICMP_V6, 24);
-                sum.add(message);
-                message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
-                head.push(8).copy_from_slice(&ALERT_V6);
-                let header = head.push(40);
-                header[..8].copy_from_slice(&[0x60, 0, 0, 0, 0, 32, 0, 1]);
-                header[8..24].copy_from_slice(&from.octets());
-                header[24..].copy_from_slice(&to.octets());
-                to.into()
-            }
-        };
-        // The interface may have no address yet (RFC 3590).
-        if let Ok(route) = self.link(interface.index(), to) {
-            self.send_made(&route, to, head, fbuf::Aggregate::new());
-        }
     }
 }

@@ -27,6 +27,10 @@ const MOST_ADDRESSES: usize = 64;
 /// The least MTU that can be set: the one of every link (RFC 791).
 const LEAST_MTU: u32 = 68;
 
+/// The time for which a router's old version is spoken, in nanoseconds: two intervals of queries,
+/// and the time of an answer (RFC 3376 8.12).
+const OLD_QUERIER: u64 = 260_000_000_000;
+
 /// The name of an interface: 15 bytes at most, then zeros.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Name(pub [u8; 16]);
@@ -194,6 +198,8 @@ pub struct Interface {
     mtu: AtomicU32,
     /// Its address on the link by the administrator's will.
     mac: SpinLock<Option<Mac>>,
+    /// Until when routers speak IGMP version 2 and MLD version 1, in nanoseconds since boot.
+    old_queriers: [AtomicU64; 2],
     /// Those that see its packets.
     taps: Arc<Taps>,
     /// See [`Traffic`].
@@ -218,6 +224,7 @@ impl Interface {
             watches: AtomicBool::new(false),
             mtu: AtomicU32::new(u32::MAX),
             mac: SpinLock::new(Rank::Leaf, None),
+            old_queriers: [const { AtomicU64::new(0) }; 2],
             taps,
             traffic: Traffic::default(),
             addresses: SpinLock::new(Rank::Leaf, Vec::new()),
@@ -307,6 +314,16 @@ impl Interface {
     /// Tells whether packets for other machines are wanted, too.
     pub fn is_promiscuous(&self) -> bool {
         self.watchers.load(Relaxed) > 0
+    }
+
+    /// Notes at `now` that a router has asked for groups of IPv4 or IPv6 by an old version.
+    pub(super) fn note_old_querier(&self, is_v4: bool, now: u64) {
+        self.old_queriers[usize::from(is_v4)].store(now + OLD_QUERIER, Relaxed);
+    }
+
+    /// Tells whether a router did so of late.
+    pub fn has_old_querier(&self, is_v4: bool, now: u64) -> bool {
+        now < self.old_queriers[usize::from(is_v4)].load(Relaxed)
     }
 
     /// Adds a user of packets for other machines.

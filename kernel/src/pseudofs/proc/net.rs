@@ -463,9 +463,14 @@ fn igmp(out: &mut Text) -> Result<()> {
             }
         });
         result?;
+        let now = nucleus::time::since_boot().as_nanos() as u64;
+        let querier = match it.has_old_querier(true, now) {
+            true => "V2",
+            false => "V3",
+        };
         writeln!(
             out,
-            "{}\t{:<10}: {:5}      V2",
+            "{}\t{:<10}: {:5}      {querier}",
             it.index(),
             text(&it),
             groups.len()
