@@ -12,7 +12,7 @@ use super::{
     input::Received,
     interface::{Interface, LOOPBACK},
     network::Network,
-    reports::Membership,
+    reports::{self, Membership},
 };
 use crate::{packet::Sum, timer::now};
 
@@ -227,5 +227,19 @@ impl Network {
         let mut rest = groups.0.range((Excluded((index, last)), Unbounded));
         let (key, _) = rest.next()?;
         (key.0 == index && key.1.is_ipv4() == last.is_ipv4()).then_some(key.1)
+    }
+    /// Tells the link whether this machine is a member of a group.
+    fn tell_of_group(&self, interface: &Interface, group: IpAddr, what: Membership) {
+        if interface.is_loopback() || !interface.is_up() {
+            return;
+        }
+        let is_old = interface.has_old_querier(group.is_ipv4(), now());
+        let Some((head, to)) = reports::write(interface, group, what, is_old) else {
+            return;
+        };
+        // The interface may have no address yet (RFC 3590).
+        if let Ok(route) = self.link(interface.index(), to) {
+            self.send_made(&route, to, head, fbuf::Aggregate::new());
+        }
     }
 }

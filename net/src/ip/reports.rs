@@ -4,11 +4,8 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::{ICMP_V6, IGMP, interface::Interface, network::Network, output::pseudo_sum};
-use crate::{
-    packet::{Head, Sum},
-    timer::now,
-};
+use super::{ICMP_V6, IGMP, address::pseudo_sum, interface::Interface};
+use crate::packet::{Head, Sum};
 
 /// Types of messages of IGMP, and of ICMP for IPv6.
 const REPORT_V3: u8 = 0x22;
@@ -56,24 +53,21 @@ impl Membership {
     }
 }
 
-impl Network {
-    /// Tells the link whether this machine is a member of a group.
-    pub(super) fn tell_of_group(&self, interface: &Interface, group: IpAddr, what: Membership) {
-        if interface.is_loopback() || !interface.is_up() {
-            return;
-        }
-        let is_old = interface.has_old_querier(group.is_ipv4(), now());
-        let mut head = Head::default();
-        let to = match group {
-            IpAddr::V4(ALL_V4) | IpAddr::V6(ALL_V6) => return,
-            IpAddr::V4(own) => write_v4(&mut head, interface, own, what, is_old).into(),
-            IpAddr::V6(own) => write_v6(&mut head, interface, own, what, is_old).into(),
-        };
-        // The interface may have no address yet (RFC 3590).
-        if let Ok(route) = self.link(interface.index(), to) {
-            self.send_made(&route, to, head, fbuf::Aggregate::new());
-        }
-    }
+/// Writes what an interface's link is told of a group, by the old versions if `is_old`; returns it
+/// with its destination. `None` for groups of all machines.
+pub(super) fn write(
+    interface: &Interface,
+    group: IpAddr,
+    what: Membership,
+    is_old: bool,
+) -> Option<(Head, IpAddr)> {
+    let mut head = Head::default();
+    let to = match group {
+        IpAddr::V4(ALL_V4) | IpAddr::V6(ALL_V6) => return None,
+        IpAddr::V4(own) => write_v4(&mut head, interface, own, what, is_old).into(),
+        IpAddr::V6(own) => write_v6(&mut head, interface, own, what, is_old).into(),
+    };
+    Some((head, to))
 }
 
 /// Writes a packet of IGMP; returns its destination.

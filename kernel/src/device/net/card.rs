@@ -156,6 +156,7 @@ impl Card {
     }
 
     /// Tells whether the card has failed for the last time.
+    #[cfg(test)]
     pub fn is_over(&self) -> bool {
         self.is_over.load(Relaxed)
     }

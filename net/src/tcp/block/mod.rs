@@ -8,7 +8,8 @@
 //! - `timers`: retransmission, probes, delayed acknowledgements, keep-alive;
 //! - `sent`: the send queue; `gaps`: bytes behind a gap; `rack`: what is lost;
 //! - `info`: what an end tells of itself;
-//! - `congestion`, `rtt`: how much may be on its way, and for how long; `buffers`: how much is kept.
+//! - `congestion`, `rtt`: how much may be on its way, and for how long; `buffers`: how much is
+//!   kept.
 
 use abi::Errno;
 use fbuf::Aggregate;

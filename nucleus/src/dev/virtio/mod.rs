@@ -213,9 +213,12 @@ impl Device {
     }
 
     /// Takes the device, which was [given up](Device::give_up), to be started again; `None` if that
-    /// was done before, or if it was started [`MOST_STARTS`] times. Its owner keeps this one: what
-    /// it consists of is never free again, as the device may go on using it.
+    /// was not done, if it was taken before, or if it was started [`MOST_STARTS`] times. Its owner
+    /// keeps this one: what it consists of is never free again, as the device may go on using it.
     pub fn take_again(&self) -> Option<Found> {
+        if !self.queues.iter().all(|queue| queue.is_broken()) {
+            return None;
+        }
         #[cfg(target_os = "none")]
         {
             let function = self.function.lock().take()?;

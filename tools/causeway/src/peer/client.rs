@@ -33,8 +33,8 @@ pub fn connect(at: SocketAddr, count: u64) -> io::Result<u64> {
     Ok(all)
 }
 
-/// Makes connections and keeps them in `held`. Each one is accepted, and a byte has come, before the
-/// next begins: QEMU's user network has room for few that were not.
+/// Makes connections and keeps them in `held`. Each one is accepted, and a byte has come, before
+/// the next begins: QEMU's user network has room for few that were not.
 ///
 /// # Errors
 /// Those of a connection; too many of them.

@@ -86,8 +86,8 @@ fn nothing() -> Outcome {
     Ok(())
 }
 
-/// With `SO_LINGER` the last close waits until the peer has all, or until the time is over. Where no
-/// packets are needed, the peer has all at once.
+/// With `SO_LINGER` the last close waits until the peer has all, or until the time is over. Where
+/// no packets are needed, the peer has all at once.
 fn lingering() -> Outcome {
     const TIME: Duration = Duration::from_secs(1);
     let has_packets = read_text("/proc/cmdline")?.contains("loopback=ip");
