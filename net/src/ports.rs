@@ -244,8 +244,8 @@ pub const STEP: usize = 256;
 /// A search among the ports that the stack may choose, in steps: the caller releases the lock of
 /// the bindings between two.
 pub struct Search {
-    /// The first port that was looked at, as a place among all.
-    start: usize,
+    /// The first port that was looked at, as a place among all, once one was.
+    start: Option<usize>,
     /// How many were.
     seen: usize,
 }
@@ -254,7 +254,7 @@ impl Search {
     /// Begins a search at a random port.
     pub fn new() -> Search {
         Search {
-            start: random::u64() as usize % EPHEMERAL.len(),
+            start: None,
             seen: 0,
         }
     }
@@ -262,7 +262,8 @@ impl Search {
     /// Returns the ports of the next step.
     fn step(&mut self) -> impl Iterator<Item = u16> + use<> {
         let (first, count) = (*EPHEMERAL.start(), EPHEMERAL.len());
-        let (begin, start) = (self.seen, self.start);
+        let random = || random::u64() as usize % EPHEMERAL.len();
+        let (begin, start) = (self.seen, *self.start.get_or_insert_with(random));
         self.seen = count.min(begin + STEP);
         (begin..self.seen).map(move |at| first + ((start + at) % count) as u16)
     }

@@ -197,7 +197,7 @@ impl Socket {
             table.join(&self.tcp, begun, self.clone(), None);
             return Ok(Some(Progress::Begun));
         }
-        let start = table.start(&pair);
+        let start = ConnectionTable::start();
         let block = Block::open(start, &mut table.wire.host(pair));
         table.add(pair, Link::Wire(Box::new(block)), self.clone(), None);
         table.run();
@@ -399,7 +399,8 @@ impl Socket {
                 }
             }
         }
-        if !table.owns(self) {
+        let holds = self.inner().hold.is_some();
+        if holds && !table.owns(self) {
             let hold = self.inner().hold.take();
             table.release(hold);
         }

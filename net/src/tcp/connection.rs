@@ -1,7 +1,10 @@
 //! A connection whose segments are packets: its block, under a lock of its own, and its streams.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicU64};
+use core::{
+    cell::Cell,
+    sync::atomic::{AtomicBool, AtomicU64},
+};
 
 use abi::Errno;
 use fbuf::Aggregate;
@@ -20,7 +23,7 @@ use crate::{
     ip::{self, Network, Route, Sending},
     packet::Head,
     stream::Stream,
-    timer::now,
+    timer::once,
 };
 
 /// Bytes of the headers of IP and TCP.
@@ -110,6 +113,7 @@ impl Connection {
             in_line: false,
             has_delivered: false,
             too_big: None,
+            now: Cell::new(0),
         };
         let driven = Driven {
             block: begin(&mut line),
@@ -158,6 +162,7 @@ impl Connection {
             in_line,
             has_delivered: false,
             too_big: None,
+            now: Cell::new(0),
         };
         let (has_changed, due) = {
             let mut driven = self.driven.lock();
@@ -202,6 +207,8 @@ struct Line<'a> {
     has_delivered: bool,
     /// A segment was too large for its path, which takes packets of this size.
     too_big: Option<u16>,
+    /// The time, once it was asked for.
+    now: Cell<u64>,
 }
 
 impl Line<'_> {
@@ -251,7 +258,7 @@ impl Line<'_> {
 
 impl Host for Line<'_> {
     fn now(&self) -> u64 {
-        now()
+        once(&self.now)
     }
 
     fn unsent(&self) -> usize {

@@ -73,7 +73,7 @@ impl Lookup {
                 let mut shard = self.shard(&connection.pair).lock();
                 match shard.connections.prepare(&mut room) {
                     Ok(()) => {
-                        shard.connections.insert(connection);
+                        shard.connections.insert_new(connection);
                         break;
                     }
                     Err(needed) => needed,

@@ -206,6 +206,15 @@ impl<V: HasPair> PairTable<V> {
         }
     }
 
+    /// Adds a value whose pair has none. There is [room](PairTable::reserve) for it.
+    pub fn insert_new(&mut self, value: V) {
+        let hash = self.key.hash(value.pair());
+        debug_assert!(self.get(value.pair()).is_none());
+        debug_assert!(self.entries.len() < self.entries.capacity());
+        let entry = (hash, value);
+        self.entries.insert_unique(hash, entry, |entry| entry.0);
+    }
+
     /// Removes and returns the value of a pair.
     pub fn remove(&mut self, pair: &Pair) -> Option<V> {
         let hash = self.key.hash(pair);

@@ -290,6 +290,17 @@ impl Socket {
         })
     }
 
+    /// Tells whether it is for IPv6 alone.
+    pub fn is_v6_only(&self) -> bool {
+        self.inner().options.name.v6_only
+    }
+
+    /// Returns its name and its peer's.
+    pub fn names(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
+        let inner = self.inner();
+        (inner.local, inner.remote)
+    }
+
     /// Returns its phase.
     pub fn phase(&self) -> Phase {
         self.inner().phase

@@ -195,9 +195,17 @@ impl HasPair for End {
 }
 
 impl End {
-    /// Returns whether the link's state has changed since it was last compared.
-    pub fn has_changed(&self) -> bool {
-        self.state != self.link.state()
+    /// Compares the link's state with the last one; returns both if they differ.
+    pub fn take_change(&mut self) -> Option<(State, State)> {
+        let new = self.link.state();
+        let old = core::mem::replace(&mut self.state, new);
+        (old != new).then_some((old, new))
+    }
+
+    /// Returns for how long its listener waits for the first bytes, in nanoseconds; 0 for none.
+    pub fn defer_time(&self) -> u64 {
+        let listener = self.listener.as_ref().and_then(Weak::upgrade);
+        listener.map_or(0, |listener| listener.inner().options.defer_accept)
     }
 }
 
@@ -246,7 +254,7 @@ impl ConnectionTable {
             deadline: None,
             deferred: None,
         };
-        self.ends.insert(end);
+        self.ends.insert_new(end);
     }
 
     /// Removes an end. Its port is released unless `bind` has asked for it and the socket is still
@@ -362,10 +370,11 @@ impl ConnectionTable {
                 });
             }
         }
-        self.settle(*pair);
-        if let Some(end) = self.ends.get(pair) {
-            let ends = [State::FinWait1, State::Closing, State::LastAck];
-            end.socket.inner().is_ending = ends.contains(&end.state);
+        let change = end.take_change();
+        let ends = [State::FinWait1, State::Closing, State::LastAck];
+        end.socket.inner().is_ending = ends.contains(&end.state);
+        if let Some(change) = change {
+            self.act_on(*pair, change);
         }
         self.run();
     }

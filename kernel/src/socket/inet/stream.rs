@@ -92,7 +92,7 @@ impl Stream {
     fn read_name(&self, address: &Address, asked: Asked) -> Result<SocketAddr> {
         let family = self.tcp.family();
         let name = name::read(family, address, asked)?;
-        name::check_version(family, self.tcp.summary().options.name.v6_only, name, asked)?;
+        name::check_version(family, self.tcp.is_v6_only(), name, asked)?;
         Ok(name)
     }
 
@@ -360,13 +360,12 @@ impl Socket for Stream {
     }
 
     fn name(&self) -> Result<Address> {
-        Ok(name::write(self.tcp.family(), self.tcp.summary().local))
+        Ok(name::write(self.tcp.family(), self.tcp.names().0))
     }
 
     fn peer_name(&self) -> Result<Address> {
-        let summary = self.tcp.summary();
-        match summary.phase {
-            Phase::Connected => Ok(name::write(self.tcp.family(), summary.remote)),
+        match self.tcp.phase() {
+            Phase::Connected => Ok(name::write(self.tcp.family(), self.tcp.names().1)),
             _ => Err(Errno::ENOTCONN),
         }
     }
@@ -443,7 +442,7 @@ impl Socket for Stream {
             }
             raw::SOL_IPV6 if name == raw::IPV6_V6ONLY => {
                 let on = ip_options::v6_only(self.tcp.family(), value)?;
-                if self.tcp.summary().local.is_some() {
+                if self.tcp.names().0.is_some() {
                     return Err(Errno::EINVAL);
                 }
                 self.tcp.set_options(|options| options.name.v6_only = on);
@@ -461,7 +460,7 @@ impl Socket for Stream {
         match level {
             raw::SOL_TCP => tcp_options::get(&self.options, &self.tcp, name),
             raw::SOL_IPV6 if name == raw::IPV6_V6ONLY && self.tcp.family() == Family::V6 => {
-                Ok(Answer::flag(self.tcp.summary().options.name.v6_only))
+                Ok(Answer::flag(self.tcp.is_v6_only()))
             }
             _ => ip_options::get(&self.ip, self.tcp.family(), level, name),
         }
