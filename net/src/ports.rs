@@ -77,6 +77,8 @@ pub struct Ports {
     bound: BTreeMap<(u16, u64), Binding>,
     /// The number of the last binding.
     last: u64,
+    /// Random bits for the beginnings of searches: a word is enough for several.
+    bits: u64,
 }
 
 /// A port and the number of the hold on it.
@@ -94,7 +96,19 @@ impl Ports {
             rule,
             bound: BTreeMap::new(),
             last: 0,
+            bits: 0,
         }
+    }
+
+    /// Returns a random place among the ports that the stack may choose.
+    fn begin(&mut self) -> usize {
+        // Above the random bits there is a one.
+        if self.bits < 1 << 16 {
+            self.bits = random::u64() >> 15 | 1 << 48;
+        }
+        let begin = (self.bits & 0xffff) as usize * EPHEMERAL.len() >> 16;
+        self.bits >>= 16;
+        begin
     }
 
     /// Returns the bindings of a port.
@@ -172,7 +186,7 @@ impl Ports {
             reuse_port: false,
             ..binding
         };
-        for port in search.step() {
+        for port in search.step(self) {
             if !self.conflicts(port, &alone, None) {
                 return Ok(Some(self.add(port, binding)));
             }
@@ -192,7 +206,7 @@ impl Ports {
         search: &mut Search,
         mut free: impl FnMut(u16) -> bool,
     ) -> Result<Option<Hold>> {
-        for port in search.step() {
+        for port in search.step(self) {
             let taken = self.of(port).any(|(_, old)| !old.automatic);
             if !taken && free(port) {
                 return Ok(Some(self.add(port, binding)));
@@ -260,10 +274,9 @@ impl Search {
     }
 
     /// Returns the ports of the next step.
-    fn step(&mut self) -> impl Iterator<Item = u16> + use<> {
+    fn step(&mut self, ports: &mut Ports) -> impl Iterator<Item = u16> + use<> {
         let (first, count) = (*EPHEMERAL.start(), EPHEMERAL.len());
-        let random = || random::u64() as usize % EPHEMERAL.len();
-        let (begin, start) = (self.seen, *self.start.get_or_insert_with(random));
+        let (begin, start) = (self.seen, *self.start.get_or_insert_with(|| ports.begin()));
         self.seen = count.min(begin + STEP);
         (begin..self.seen).map(move |at| first + ((start + at) % count) as u16)
     }
