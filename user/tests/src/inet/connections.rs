@@ -122,6 +122,14 @@ fn lingering() -> Outcome {
     drop(client);
     ensure!(begin.elapsed() < 50 * TIME, "it waited for nothing");
     equal!(reader.join().unwrap()?, sent);
+    // The end of a process waits for nothing.
+    let begin = Instant::now();
+    child(|| {
+        let (client, server, _) = full(100)?;
+        std::mem::forget((client, server));
+        Ok(())
+    })?;
+    ensure!(begin.elapsed() < 50 * TIME, "the end of a process waited");
     Ok(())
 }
 
