@@ -213,7 +213,9 @@ fn groups() -> Outcome {
     let (n, from) = udp.recv_from(&mut buffer)?;
     equal!((&buffer[..n], from.port()), (&b"group"[..], 0x1e61));
     udp.leave_multicast_v4(&group, &Ipv4Addr::from(OWN))?;
-    await_frame(&frames, |frame| frame[23] == 2 && frame[38] == 0x17)?;
+    await_frame(&frames, |frame| {
+        frame[23] == 2 && frame[38] == 0x22 && frame[46] == 3
+    })?;
     // To a group, by an interface.
     let out = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     set_option(&out, IPPROTO_IP, IP_MULTICAST_IF, u32::from_ne_bytes(OWN))?;
