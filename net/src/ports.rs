@@ -106,7 +106,8 @@ impl Ports {
         if self.bits < 1 << 16 {
             self.bits = random::u64() >> 15 | 1 << 48;
         }
-        let begin = (self.bits & 0xffff) as usize * EPHEMERAL.len() >> 16;
+        let piece = (self.bits & 0xffff) as usize;
+        let begin = (piece * EPHEMERAL.len()) >> 16;
         self.bits >>= 16;
         begin
     }
