@@ -10,7 +10,7 @@ use crate::guest::Ending;
 pub const CPUS: [u32; 3] = [1, 2, 4];
 /// Kernels with mechanisms switched off or on (`docs/architecture.md`): a name, their options, and
 /// the tests that they run.
-const VARIANTS: [(&str, &str, &[&str]); 5] = [
+const VARIANTS: [(&str, &str, &[&str]); 6] = [
     ("old mappings", "ephemeral=uncached", PART),
     ("mitigations", "mitigations=full", WAYS),
     (
@@ -24,6 +24,7 @@ const VARIANTS: [(&str, &str, &[&str]); 5] = [
         PART,
     ),
     ("small pages only", "large=off", PART),
+    ("packets inside the machine", "loopback=ip", &["inet:"]),
 ];
 /// Those that the ways into the kernel and back, and the roots of programs, matter to.
 const WAYS: &[&str] = &[
