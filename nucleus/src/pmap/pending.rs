@@ -152,7 +152,7 @@ impl Pending {
     #[inline]
     pub(super) fn tell_from(&mut self, place: usize, holders: &Holders<'_>) {
         let count = core::mem::replace(&mut self.page_count, place);
-        if count > place && self.tell(holders) {
+        if count > place && self.tell(holders, None) {
             self.page_count = count;
         }
     }
