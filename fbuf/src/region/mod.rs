@@ -50,6 +50,7 @@ pub use listing::{PathStatus, statuses};
 pub use message::MOST_MESSAGES;
 pub use mode::{Mode, default_mode, set_default_mode};
 pub use path::{Path, Role};
+pub use reading::Source;
 pub use transfer::{Readiness, Received};
 pub use waiters::set_waker;
 

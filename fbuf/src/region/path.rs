@@ -225,16 +225,19 @@ impl Path {
         state.runs.try_reserve(1)?;
         let pages = chunks * (super::CHUNK / nucleus::PAGE_SIZE);
         let bytes = RunShares::bytes_for(pages);
-        let charge = match account::current() {
-            None => None,
+        let account = account::current();
+        let charge_addresses = || match &account {
+            None => Ok(None),
             Some(account) => {
-                let charge = account.charge_within(Kind::Fbufs, chunks, bytes, MOST_USER_CHUNKS);
-                Some(charge.ok_or(Errno::ENOSPC)?)
+                let charge = account.charge_within(Kind::Fbufs, chunks, 0, MOST_USER_CHUNKS);
+                Ok(Some(charge.ok_or(Errno::ENOSPC)?))
             }
         };
+        let charge = account.as_ref().map(|it| it.charge(Kind::Fbufs, 0, bytes));
         let path = self.own.upgrade().ok_or(Errno::EPIPE)?;
-        let run = table::lock().add_run(chunks, |start| {
-            Ok(Arc::new(Run::new(path, start, chunks, charge)?))
+        let run = table::lock().add_run(&path, chunks, charge_addresses, |start| {
+            let run = Run::new(path.clone(), start, chunks, charge)?;
+            Ok(Arc::new(run))
         })?;
         let given = RunShares::new(run.clone(), domain.clone()).and_then(|shares| {
             domain.map(&run, 0..pages, true)?;
@@ -356,6 +359,10 @@ impl Path {
         while let Some(at) = state.runs.iter().position(is_unused) {
             state.retire(at);
         }
+        // A receiver may have checked addresses that it has not read yet.
+        if state.runs.is_empty() && state.members.iter().all(Option::is_none) {
+            table::lock().disown(self);
+        }
     }
 
     /// Counts pages that were noted for the originator, and wakes it at [`MANY_NOTICES`].
@@ -403,7 +410,9 @@ impl Path {
 
 impl Drop for Path {
     fn drop(&mut self) {
-        table::lock().remove_path(self);
+        let mut table = table::lock();
+        table.disown(self);
+        table.remove_path(self);
     }
 }
 
@@ -472,7 +481,7 @@ impl State {
         }
     }
 
-    /// Ends a run without references, and frees its addresses.
+    /// Ends a run without references. Its addresses stay the path's.
     fn retire(&mut self, at: usize) {
         let shares = self.runs.remove(at);
         self.unmap_everywhere(&shares.run);

@@ -46,7 +46,7 @@ pub struct Run {
     idle: Box<[AtomicU64]>,
     /// No page comes into it any more.
     has_ended: AtomicBool,
-    /// The chunks, for the originator.
+    /// Its records, for the originator.
     _charge: Option<Charge>,
 }
 

@@ -25,6 +25,8 @@ pub mod request {
     pub const RANGES: u64 = 0xc040_fb1b;
     pub const WAIT: u64 = 0xc040_fb1c;
     pub const TAKE: u64 = 0xc040_fb1d;
+    pub const WHOSE: u64 = 0xc040_fb22;
+    pub const PASS: u64 = 0xc040_fb23;
 }
 
 /// The words of a request and of its answer.
@@ -134,12 +136,27 @@ pub unsafe fn map(
 }
 
 /// Sleeps while the word, which the originator of a path writes, has this value and the originator
-/// is there. Wakes spuriously, too. Returns false if the word is not in the path's memory.
-pub fn path_wait(fd: BorrowedFd<'_>, word: &AtomicU32, value: u32) -> bool {
+/// is there. Wakes all waiters of `first` before, by the same call. Wakes spuriously, too. Returns
+/// false if the word is not in the path's memory.
+pub fn path_wait(
+    fd: BorrowedFd<'_>,
+    first: Option<&AtomicU32>,
+    word: &AtomicU32,
+    value: u32,
+) -> bool {
     let mut words = [0; 8];
-    words[0] = word.as_ptr() as u64;
-    words[1] = value.into();
-    let result = ask_once(fd, request::WAIT, &mut words);
+    let (at, value) = (word.as_ptr() as u64, value.into());
+    let request = match first {
+        Some(first) => {
+            words[..3].copy_from_slice(&[first.as_ptr() as u64, at, value]);
+            request::PASS
+        }
+        None => {
+            words[..2].copy_from_slice(&[at, value]);
+            request::WAIT
+        }
+    };
+    let result = ask_once(fd, request, &mut words);
     let number = result.err().and_then(|why| why.raw_os_error());
     number.is_none_or(|it| [libc::EAGAIN, libc::EINTR, libc::EPIPE].contains(&it))
 }

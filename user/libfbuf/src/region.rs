@@ -162,6 +162,11 @@ impl Bytes {
         ptr::with_exposed_provenance(self.start)
     }
 
+    /// Returns whether all of them have these addresses.
+    pub(crate) fn is_within(self, range: &Range<usize>) -> bool {
+        range.start <= self.start && self.start + self.len <= range.end
+    }
+
     /// Returns the part that starts at `from` and has at most `len` bytes.
     pub(crate) fn part(self, from: usize, len: usize) -> Bytes {
         let from = from.min(self.len);

@@ -13,6 +13,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
+use crate::raw;
 use crate::region::Bytes;
 
 /// Most slots of a ring.
@@ -55,6 +56,10 @@ impl Ring {
         let is_good = slots.is_power_of_two() && slots <= MOST_SLOTS && address % 64 == 0;
         let bytes = Bytes::new(address, size_of(slots) as u64).filter(|_| is_good)?;
         Some(Ring { bytes, slots })
+    }
+
+    pub(crate) fn bytes(&self) -> Bytes {
+        self.bytes
     }
 
     pub(crate) fn slots(&self) -> u32 {
@@ -160,6 +165,16 @@ impl OwnRing {
 
     pub(crate) fn stop_waiting(&self, what: u32) {
         self.0.word(WAITING).fetch_and(!what, Ordering::Relaxed);
+    }
+
+    /// Returns the word that waiters sleep on.
+    pub(crate) fn bell(&self) -> &AtomicU32 {
+        self.0.bell()
+    }
+
+    /// Wakes those that sleep on the bell.
+    pub(crate) fn wake_waiters(&self) {
+        raw::futex_wake(self.bell());
     }
 
     /// Changes the word that waiters sleep on.

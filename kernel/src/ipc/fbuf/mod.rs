@@ -19,6 +19,9 @@
 //! | `FREE` | message | |
 //! | `NOTICES` | place for pairs of addresses, room for so many | pairs |
 //! | `SECURE`, `IDLE` | address, bytes | |
+//! | `WAIT` | address of a word, value | |
+//! | `PASS` | address of a word whose waiters are woken; then as `WAIT` | |
+//! | `WHOSE` | address | start and end of its path's addresses, path, 1: the caller's own, 2: the sender reads it |
 //! | `CALL` | receiver or 0, root, descriptor of the path of answers | as `RECEIVE`; the request's message |
 //! | `LEAVE` | | |
 
@@ -57,6 +60,8 @@ mod request {
     pub const RANGES: u32 = number(0x1b);
     pub const WAIT: u32 = number(0x1c);
     pub const TAKE: u32 = number(0x1d);
+    pub const WHOSE: u32 = number(0x22);
+    pub const PASS: u32 = number(0x23);
 }
 
 /// Takes the words at `argument`, and gives those that `answer` returns.

@@ -15,6 +15,7 @@ use nucleus::{VirtAddr, VirtRange, addr::USER_END, task::Watch, try_vec, user};
 
 use super::{Words, domain, exchange, request, words};
 use crate::process::{
+    Space,
     futex::{self, Key},
     signal, thread,
 };
@@ -96,6 +97,14 @@ impl PathFile {
         Ok(words([it.root, it.id, it.sender, it.bytes, notices]))
     }
 
+    /// Tells whose memory an address is that the originator names in a ring.
+    fn whose(&self, domain: &Arc<Domain>, address: u64) -> Result<Words> {
+        let source = self.path.source_of(domain, address)?;
+        let [start, end] = [source.addresses.start, source.addresses.end].map(|it| it.0 as u64);
+        let bits = u64::from(source.is_own) | u64::from(source.is_senders) << 1;
+        Ok(words([start, end, source.path, bits]))
+    }
+
     /// Sleeps while a word of the path's memory has this value and the originator is there: the
     /// futex of a ring that it writes.
     ///
@@ -103,9 +112,25 @@ impl PathFile {
     /// `EAGAIN` for another value, `EPIPE` once the originator is gone, `EFAULT` for other memory,
     /// a restart number after a signal.
     fn wait(&self, at: u64, value: u64) -> Result<Words> {
-        let at = VirtAddr(usize::try_from(at).map_err(|_| Errno::EFAULT)?);
         let space = thread::current_space().ok_or(Errno::ENOTTY)?;
-        let key = Key::new(&space, at, false)?;
+        self.wait_in(&space, at, value)
+    }
+
+    /// Wakes the waiters of a word, and [waits](PathFile::wait) for one of this path: both sides of
+    /// a ring by one switch.
+    ///
+    /// # Errors
+    /// Those of waiting; the others are woken then. `EFAULT` for the word that they wait for.
+    fn pass(&self, woken: u64, at: u64, value: u64) -> Result<Words> {
+        let woken = VirtAddr(usize::try_from(woken).map_err(|_| Errno::EFAULT)?);
+        let space = thread::current_space().ok_or(Errno::ENOTTY)?;
+        futex::wake(Key::new(&space, woken, false)?, usize::MAX, u32::MAX)?;
+        self.wait_in(&space, at, value)
+    }
+
+    fn wait_in(&self, space: &Arc<Space>, at: u64, value: u64) -> Result<Words> {
+        let at = VirtAddr(usize::try_from(at).map_err(|_| Errno::EFAULT)?);
+        let key = Key::new(space, at, false)?;
         let is_over = || self.path.readiness(Role::Stranger).is_over;
         if !is_over() {
             let object = self.path.note_waiter(at)?;
@@ -223,6 +248,8 @@ impl File for PathFile {
                 }
                 request::CALL => self.call(domain, flags, words_in),
                 request::WAIT => self.wait(first, second),
+                request::WHOSE => self.whose(domain, first),
+                request::PASS => self.pass(first, second, third),
                 request::TAKE => self.take(domain, words_in),
                 request::IDLE => {
                     let idle = self.path.set_idle(domain, addresses(first, second)?);

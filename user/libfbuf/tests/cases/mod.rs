@@ -3,6 +3,8 @@
 
 mod aggregates;
 mod channels;
+mod crashes;
+mod deputy;
 mod hostile;
 mod kernel;
 mod processes;
@@ -37,6 +39,10 @@ pub const ALL: &[Case] = &[
         channels::killed_full,
     ),
     (
+        "libfbuf: the peer is killed after each store",
+        crashes::each_store,
+    ),
+    (
         "libfbuf: two channels of the same paths",
         channels::two_channels,
     ),
@@ -51,6 +57,12 @@ pub const ALL: &[Case] = &[
     ("libfbuf: hostile random rings", hostile::rings),
     ("libfbuf: hostile offers", hostile::offers),
     ("libfbuf: a ring where there is no chunk", hostile::no_ring),
+    ("libfbuf: hostile names of others' memory", deputy::names),
+    (
+        "libfbuf: hostile memory that is given back",
+        deputy::gives_back,
+    ),
+    ("libfbuf: hostile ring of another", deputy::ring_of_another),
 ];
 
 /// Messages through the kernel, by the device only.
