@@ -28,7 +28,8 @@ fn order(control: &UnixStream, what: u64, address: u64) {
 /// Offers a ring, and sends what is ordered until the end.
 fn attack(backend: Backend, there: &UnixStream, control: &UnixStream) {
     let (_domain, path) = start(backend);
-    let mut ring = Ring::offer(there, &path);
+    let mut ring = Ring::new(&path);
+    ring.offer(there, &path);
     let mut nodes = path.allocate(4096).expect("memory");
     let mut chunk = None;
     let (mut count, mut words) = (0, [[0; 8]; 2]);

@@ -57,15 +57,18 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Makes a ring, and offers it.
-    pub(super) fn offer(socket: &UnixStream, path: &Path) -> Ring {
+    /// Makes a ring.
+    pub(super) fn new(path: &Path) -> Ring {
         let mut fbuf = path.allocate(RING).expect("memory");
         fbuf.fill(0);
-        offer_at(socket, fbuf.as_ptr().addr() as u64, path);
         Ring { fbuf, sent: 0 }
     }
 
-    /// Sends a message with this root.
+    pub(super) fn offer(&self, socket: &UnixStream, path: &Path) {
+        offer_at(socket, self.fbuf.as_ptr().addr() as u64, path);
+    }
+
+    /// Sends a message with this root, and wakes nobody.
     pub(super) fn send(&mut self, root: u64) {
         set(&mut self.fbuf, MESSAGES / 2 + 2 * self.sent, root);
         self.sent += 1;
@@ -98,7 +101,9 @@ fn received_as(backend: Backend, nodes: &[[u64; 4]]) -> (i32, u64) {
                 set(&mut data, 4 * index + word, value);
             }
         }
-        Ring::offer(&there, &path).send(at);
+        let mut ring = Ring::new(&path);
+        ring.send(at);
+        ring.offer(&there, &path);
         // Until the other end is closed.
         let mut socket = &there;
         let _ = socket.read_to_end(&mut Vec::new());
@@ -309,7 +314,8 @@ pub fn offers(backend: Backend) {
 pub fn no_ring(backend: Backend) {
     let (here, child) = fork_with_socket(|there| {
         let (_domain, path) = start(backend);
-        let ring = Ring::offer(&there, &path);
+        let ring = Ring::new(&path);
+        ring.offer(&there, &path);
         // The other's offer, and its word that it has taken this one.
         let mut bytes = [0; 25];
         (&there).read_exact(&mut bytes).expect("an offer");
