@@ -42,7 +42,6 @@ mod shares;
 mod table;
 mod taking;
 mod transfer;
-mod waiters;
 
 pub use domain::Domain;
 pub use idle::reclaim_idle;
@@ -52,7 +51,6 @@ pub use mode::{Mode, default_mode, set_default_mode};
 pub use path::{Path, Role};
 pub use reading::Source;
 pub use transfer::{Readiness, Received};
-pub use waiters::set_waker;
 
 use nucleus::VirtAddr;
 

@@ -4,11 +4,14 @@ use alloc::{
     sync::{Arc, Weak},
     vec::Vec,
 };
-use core::array;
+use core::{
+    array,
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+};
 
 use abi::{Errno, Result};
 use nucleus::{
-    VirtRange,
+    VirtAddr, VirtRange,
     frame::check_not_scarce,
     sync::{Mutex, SpinLock},
     task::WaitQueue,
@@ -23,7 +26,6 @@ use super::{
     run::Run,
     shares::{Readers, RunShares},
     table,
-    waiters::Waited,
 };
 use crate::dag::Walk;
 
@@ -47,11 +49,20 @@ pub struct Path {
     receivers: [WaitQueue; MOST_MEMBERS],
     /// Where the originator waits for room and notices.
     pub(super) sender: WaitQueue,
-    pub(super) waited: Waited,
+    /// Where receivers wait for words that the originator writes, by the words' addresses.
+    bells: [WaitQueue; BELLS],
+    /// The originator is gone.
+    is_over: AtomicBool,
 }
 
 /// What a path is charged with, in bytes: its record, members and small messages.
 const RECORD_BYTES: usize = 64 << 10;
+
+/// Queues of waiters for words: a ring that one receiver reads mostly has one for itself.
+const BELLS: usize = 16;
+
+/// Neighbouring bytes whose words have one queue: those of a ring.
+const BELL_BYTES: usize = 8192;
 
 /// The state of a path.
 pub(super) struct State {
@@ -115,7 +126,8 @@ impl Path {
                 _charge: account::current().map(|it| it.charge(Kind::Fbufs, 0, RECORD_BYTES)),
                 receivers: array::from_fn(|_| WaitQueue::new()),
                 sender: WaitQueue::new(),
-                waited: Waited::new(),
+                bells: array::from_fn(|_| WaitQueue::new()),
+                is_over: AtomicBool::new(false),
             })
         })?;
         originator.join(&path)?;
@@ -158,6 +170,17 @@ impl Path {
             Role::Receiver(index) => self.receivers.get(index).unwrap_or(&self.sender),
             _ => &self.sender,
         }
+    }
+
+    /// Returns where receivers wait for the word with this address, and for others. A bell wakes
+    /// them after the word was changed, and when the path [is over](Path::is_over).
+    pub fn bell(&self, word: VirtAddr) -> &WaitQueue {
+        &self.bells[word.0 / BELL_BYTES % BELLS]
+    }
+
+    /// Whether the originator is gone.
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(SeqCst)
     }
 
     /// Returns where a domain waits in any role.
@@ -344,7 +367,8 @@ impl Path {
         self.receivers.iter().for_each(WaitQueue::wake_all);
         self.sender.wake_all();
         if is_over {
-            self.waited.wake();
+            self.is_over.store(true, SeqCst);
+            self.bells.iter().for_each(WaitQueue::wake_all);
         }
     }
 

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::ops::Range;
 
 use abi::Errno;
-use nucleus::{Frame, PAGE_SIZE, VirtAddr, VirtRange, ephemeral};
+use nucleus::{Frame, PAGE_SIZE, VirtRange, ephemeral};
 use vm::{Pager, PagerError};
 
 use super::{
@@ -189,19 +189,6 @@ impl Path {
                 None => core::ptr::eq(&*path, self),
             },
         })
-    }
-
-    /// Notes that a thread is about to wait for a word at this address; it checks whether the path
-    /// is over before it sleeps. Returns the address of the object that has the word.
-    ///
-    /// # Errors
-    /// `EFAULT` for memory that is not the path's, `ENOMEM`, `ENOSPC`.
-    pub fn note_waiter(&self, at: VirtAddr) -> abi::Result<usize> {
-        let run = self.state.lock().run_at(at.0 as u64);
-        let run = run.ok_or(Errno::EFAULT)?;
-        let object = core::ptr::from_ref(run.object()) as usize;
-        self.waited.add(object)?;
-        Ok(object)
     }
 }
 

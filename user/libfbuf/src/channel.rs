@@ -6,7 +6,7 @@ use std::hint;
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -95,23 +95,30 @@ struct Shared {
 impl Shared {
     /// Wakes the peer if it waits for one of these.
     fn wake(&self, what: u32) {
-        if let Some(bell) = self.raise_bell(what) {
-            raw::futex_wake(bell);
+        if self.raise_bell(what) {
+            raw::ring(self.bell());
         }
     }
 
-    /// Raises the bell if the peer waits for one of these; returns the word whose waiters the
-    /// caller is to wake.
-    fn raise_bell(&self, what: u32) -> Option<&AtomicU32> {
+    fn bell(&self) -> raw::Bell<'_> {
+        let space = self.ring.space();
+        let path = space.is_by_device().then(|| space.as_fd());
+        (path, self.own.bell())
+    }
+
+    /// Raises the bell if the peer waits for one of these; returns whether the caller is to ring.
+    fn raise_bell(&self, what: u32) -> bool {
         // What was written before is visible to a peer that is about to sleep.
         fence(Ordering::SeqCst);
         let waiting = self.peer.waiting();
-        (waiting & what != 0).then(|| {
-            if waiting & waits::SOCKET != 0 {
-                raw::ring_doorbell(self.socket.as_fd());
-            }
-            self.own.raise_bell()
-        })
+        if waiting & what == 0 {
+            return false;
+        }
+        self.own.raise_bell();
+        if waiting & waits::SOCKET != 0 {
+            raw::ring_doorbell(self.socket.as_fd());
+        }
+        true
     }
 
     /// Returns what to poll for the peer's messages, if they are to wake by the socket, and its
@@ -315,7 +322,7 @@ impl Channel {
                 }
                 result => {
                     if wakes {
-                        self.shared.own.wake_waiters();
+                        raw::ring(self.shared.bell());
                     }
                     return result;
                 }
@@ -391,7 +398,7 @@ impl Channel {
     /// Those of [`send`](Channel::send) and [`receive`](Channel::receive).
     pub fn answer(&mut self, answer: &Aggregate) -> io::Result<Option<Received>> {
         self.put_waiting(answer)?;
-        let wakes = self.shared.raise_bell(waits::MESSAGES).is_some();
+        let wakes = self.shared.raise_bell(waits::MESSAGES);
         self.take_waiting(&mut |_| None, wakes)
     }
 
@@ -535,7 +542,7 @@ impl Channel {
     /// peer is woken before.
     fn wait(&mut self, what: u32, mut wakes: bool) -> io::Result<()> {
         if self.spins > 0 && mem::take(&mut wakes) {
-            self.shared.own.wake_waiters();
+            raw::ring(self.shared.bell());
         }
         for _ in 0..self.spins {
             if self.is_ready(what) {
@@ -560,11 +567,11 @@ impl Channel {
         let mut is_awake = is_ready(peer);
         if is_awake {
             if wakes {
-                own.wake_waiters();
+                raw::ring(self.shared.bell());
             }
         } else {
-            let first = wakes.then(|| own.bell());
-            if !self.shared.member.wait(first, bell, seen, LOOK) {
+            let rung = wakes.then(|| self.shared.bell());
+            if !self.shared.member.wait(rung, bell, seen, LOOK) {
                 // An error of `poll` comes again when the peer is looked for.
                 let _ = raw::poll(&mut self.shared.polled(), LOOK.as_millis() as i32);
             }

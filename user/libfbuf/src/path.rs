@@ -476,21 +476,20 @@ impl Member {
     }
 
     /// Sleeps while a word that the originator writes has this value: at most so long by memfds,
-    /// and until the originator is gone by the device. Wakes all waiters of `first` before. Wakes
-    /// spuriously, too. Returns false if threads cannot sleep there: the peer has given the chunk
-    /// back.
+    /// and until the originator is gone by the device. Rings a bell before. Wakes spuriously, too.
+    /// Returns false if threads cannot sleep there.
     pub(crate) fn wait(
         &self,
-        first: Option<&AtomicU32>,
+        bell: Option<raw::Bell<'_>>,
         word: &AtomicU32,
         value: u32,
         most: Duration,
     ) -> bool {
         match self.inner.memory {
-            Memory::Device(_) => raw::path_wait(self.as_fd(), first, word, value),
+            Memory::Device(_) => raw::path_wait(self.as_fd(), bell, word, value),
             Memory::Memfd { .. } => {
-                if let Some(first) = first {
-                    raw::futex_wake(first);
+                if let Some(bell) = bell {
+                    raw::ring(bell);
                 }
                 raw::futex_wait(word, value, most)
             }

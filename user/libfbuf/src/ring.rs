@@ -13,7 +13,6 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use crate::raw;
 use crate::region::Bytes;
 
 /// Most slots of a ring.
@@ -172,14 +171,8 @@ impl OwnRing {
         self.0.bell()
     }
 
-    /// Wakes those that sleep on the bell.
-    pub(crate) fn wake_waiters(&self) {
-        raw::futex_wake(self.bell());
-    }
-
     /// Changes the word that waiters sleep on.
-    pub(crate) fn raise_bell(&self) -> &AtomicU32 {
+    pub(crate) fn raise_bell(&self) {
         self.0.bell().fetch_add(1, Ordering::Release);
-        self.0.bell()
     }
 }

@@ -14,7 +14,7 @@ use fs::{File, Location, OpenFlags, Ready, device::register_char_device};
 use nucleus::{VirtAddr, user};
 
 use super::{Words, exchange, path::PathFile, request, words};
-use crate::process::{files::OpenFile, futex, thread};
+use crate::process::{files::OpenFile, thread};
 
 /// The major of devices that have none of their own.
 pub const MAJOR: u32 = 10;
@@ -35,7 +35,6 @@ struct Device {
 /// # Errors
 /// `EBUSY` if the number is taken.
 pub fn register() -> Result<()> {
-    fbuf::region::set_waker(futex::wake_memory);
     register_char_device(MAJOR, MINOR..=MINOR, |at, _, _| {
         Ok(Arc::new(Device {
             location: at.clone(),

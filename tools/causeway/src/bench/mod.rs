@@ -78,7 +78,7 @@ pub fn bench(options: &Bench) -> Result<u8> {
         return page(&Results::read(file)?, &folder).map(|()| 0);
     }
     let home = project::home()?;
-    let program = project::guest_program("bench")?;
+    let program = project::guest_bench()?;
     let known = names::known(&program)?;
     if options.list {
         let width = known.iter().map(|it| it.name.len()).max().unwrap_or(0);
