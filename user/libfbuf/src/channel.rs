@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::aggregate::Aggregate;
-use crate::contents::{Contents, Received};
+use crate::contents::{self, Contents, Received};
 use crate::nodes;
 use crate::path::{Member, Path};
 use crate::raw::{self, error};
@@ -139,7 +139,7 @@ impl Shared {
 }
 
 /// A received message's cookie; its drop tells the sender.
-struct Hold {
+pub(crate) struct Hold {
     shared: Arc<Shared>,
     cookie: u64,
 }
@@ -372,7 +372,7 @@ impl Channel {
         let (root, cookie) = self.shared.peer.read_message(self.received);
         self.received = self.received.wrapping_add(1);
         let shared = self.shared.clone();
-        let hold = Box::new(Hold { shared, cookie });
+        let hold = contents::Hold::Ring(Hold { shared, cookie });
         let (from, own) = (&self.shared.member, self.shared.ring.space());
         let (sources, mut lenders) = (&mut self.sources, Vec::new());
         let pieces = nodes::read(root, |bytes| {

@@ -5,7 +5,9 @@ use std::io;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use crate::channel;
 use crate::nodes::Pieces;
+use crate::path;
 use crate::raw::error;
 use crate::region::Bytes;
 use crate::sources::Lender;
@@ -140,25 +142,25 @@ pub struct Received {
     pub(crate) inner: Arc<Inner>,
 }
 
+/// What frees a message by its drop.
+pub(crate) enum Hold {
+    Ring(#[expect(dead_code, reason = "its drop matters")] channel::Hold),
+    Kernel(#[expect(dead_code, reason = "its drop matters")] path::Hold),
+}
+
 pub(crate) struct Inner {
     pub(crate) root: u64,
     pub(crate) pieces: Pieces,
     len: u64,
     is_stable: bool,
-    /// Its drop frees the message.
-    _hold: Box<dyn Send + Sync>,
+    _hold: Hold,
     /// Keep what others have lent readable.
     _lenders: Vec<Lender>,
 }
 
 impl Received {
     /// Returns the message with the pieces that were read from its root.
-    pub(crate) fn new(
-        root: u64,
-        pieces: Pieces,
-        hold: Box<dyn Send + Sync>,
-        lenders: Vec<Lender>,
-    ) -> Received {
+    pub(crate) fn new(root: u64, pieces: Pieces, hold: Hold, lenders: Vec<Lender>) -> Received {
         let len = pieces.as_slice().iter().map(|it| it.len() as u64).sum();
         Received {
             inner: Arc::new(Inner {

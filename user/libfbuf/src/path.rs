@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::aggregate::Aggregate;
-use crate::contents::{Contents, Received};
+use crate::contents::{self, Contents, Received};
 use crate::membership::Membership;
 use crate::memfd::{self, Chunks};
 use crate::nodes;
@@ -517,14 +517,14 @@ impl Member {
     /// Returns the message of a receipt's answer.
     fn message(&self, words: raw::Words) -> io::Result<Message> {
         let [root, id, sender, ..] = words;
-        let held = Hold {
+        let held = contents::Hold::Kernel(Hold {
             member: self.clone(),
             id,
-        };
+        });
         // The kernel has checked what it names; `Message::check` does once more.
         let pieces = nodes::read(root, |_| true)?;
         Ok(Message {
-            received: Received::new(root, pieces, Box::new(held), Vec::new()),
+            received: Received::new(root, pieces, held, Vec::new()),
             member: self.clone(),
             id,
             sender,
@@ -617,7 +617,7 @@ impl Message {
 }
 
 /// A message's id; its drop frees the message.
-struct Hold {
+pub(crate) struct Hold {
     member: Member,
     id: u64,
 }

@@ -218,7 +218,7 @@ impl ThroughRing {
                 drop(message);
                 number += 1;
                 request = match left {
-                    0 => return Ok(channel.send(answer)?),
+                    0 => return channel.send(answer),
                     _ => channel.answer(answer)?,
                 };
             }
