@@ -102,12 +102,13 @@ fn is_cycle(address: u64, ancestors: &[Ancestor]) -> bool {
     ancestors[(1 << log) - 1].address == address
 }
 
-/// Reads the aggregate with this root, which a peer may change meanwhile; `may` says which bytes the
-/// peer may name.
+/// Reads the aggregate with this root, which a peer may change meanwhile; `may` says which bytes
+/// the peer may name.
 ///
 /// # Errors
-/// `EFAULT` for other bytes and for an address outside the region, `EINVAL` for a node of unknown kind, `ELOOP` for a
-/// node beneath itself, `E2BIG` for more than [`MOST_NODES`], before or after that is found.
+/// `EFAULT` for other bytes and for an address outside the region, `EINVAL` for a node of unknown
+/// kind, `ELOOP` for a node beneath itself, `E2BIG` for more than [`MOST_NODES`], before or after
+/// that is found.
 pub(crate) fn read(root: u64, mut may: impl FnMut(Bytes) -> bool) -> io::Result<Pieces> {
     match RawNode::read(root, &mut may)? {
         RawNode::Leaf(bytes) => Ok(Pieces::One(bytes)),

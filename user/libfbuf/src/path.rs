@@ -201,8 +201,9 @@ impl Path {
         self.space.trim();
     }
 
-    /// Sends through the kernel to one member, or to all; returns the message's id. The aggregate is held until all receivers have freed it, and notices of that were read, which
-    /// later sends do. This needs the device.
+    /// Sends through the kernel to one member, or to all; returns the message's id. The aggregate
+    /// is held until all receivers have freed it, and notices of that were read, which later sends
+    /// do. This needs the device.
     ///
     /// # Errors
     /// `EAGAIN` when a receiver's queue is full and the descriptor does not block; `EPIPE` without

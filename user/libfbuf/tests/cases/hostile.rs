@@ -309,8 +309,7 @@ pub fn offers(backend: Backend) {
     assert!(Channel::connect(&domain, &path, here.into()).is_err());
 }
 
-/// A ring in a chunk that the peer gives back: by the device threads cannot sleep there, and nothing
-/// comes.
+/// A ring in a chunk that the peer gives back: nothing comes.
 pub fn no_ring(backend: Backend) {
     let (here, child) = fork_with_socket(|there| {
         let (_domain, path) = start(backend);

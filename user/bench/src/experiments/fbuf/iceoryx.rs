@@ -1,5 +1,5 @@
-//! Messages by iceoryx2, shared-memory middleware without a kernel's part but for waking: samples of
-//! a publisher, and events where the other program sleeps.
+//! Messages by iceoryx2, shared-memory middleware, which needs the kernel for waking only: samples
+//! of a publisher, and events where the other program sleeps.
 
 use std::error::Error;
 use std::mem::MaybeUninit;
