@@ -30,7 +30,7 @@ pub const ALL: &[Case] = &[
         channels::random,
     ),
     ("libfbuf: messages freed in any order", channels::order),
-    ("libfbuf: waiting by futex", channels::futex),
+    ("libfbuf: calls and answers", channels::calls),
     ("libfbuf: waiting by poll", channels::poll),
     ("libfbuf: the peer closes", channels::closed),
     ("libfbuf: the peer is killed", channels::killed),
