@@ -315,17 +315,19 @@ impl Channel {
         lend: &mut Lend<'_>,
         mut wakes: bool,
     ) -> io::Result<Option<Received>> {
+        self.disarm();
+        if wakes && self.is_ready(waits::MESSAGES) {
+            raw::ring(self.shared.bell());
+            wakes = false;
+        }
         loop {
+            // The same without an error, first: both sides mostly wait.
+            if self.broken.is_none() && !self.is_ready(waits::MESSAGES) {
+                self.wait(waits::MESSAGES, mem::take(&mut wakes))?;
+            }
             match self.take(lend) {
-                Err(why) if why.kind() == io::ErrorKind::WouldBlock => {
-                    self.wait(waits::MESSAGES, mem::take(&mut wakes))?;
-                }
-                result => {
-                    if wakes {
-                        raw::ring(self.shared.bell());
-                    }
-                    return result;
-                }
+                Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
+                result => return result,
             }
         }
     }
@@ -351,15 +353,19 @@ impl Channel {
         self.take(&mut lend)
     }
 
+    /// Ends what [`arm`](Channel::arm) has begun.
+    fn disarm(&mut self) {
+        if mem::take(&mut self.is_armed) {
+            let what = waits::MESSAGES | waits::NOTICES | waits::SOCKET;
+            self.shared.own.stop_waiting(what);
+        }
+    }
+
     fn take(&mut self, lend: &mut Lend<'_>) -> io::Result<Option<Received>> {
         if self.broken == Some(libc::EPROTO) {
             return Err(error(libc::EPROTO));
         }
-        if mem::take(&mut self.is_armed) {
-            self.shared
-                .own
-                .stop_waiting(waits::MESSAGES | waits::NOTICES | waits::SOCKET);
-        }
+        self.disarm();
         // Read first: what was sent before the close is received before the end.
         let is_closed = self.shared.peer.is_closed();
         match self.shared.peer.messages_after(self.received) {

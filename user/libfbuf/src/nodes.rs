@@ -37,10 +37,9 @@ impl RawNode {
     /// `EINVAL` for an unknown kind.
     fn read(address: u64, may: &mut impl FnMut(Bytes) -> bool) -> io::Result<RawNode> {
         let bytes = Bytes::new(address, NODE as u64).filter(|it| may(*it));
-        let word = |index: usize| bytes.and_then(|it| it.word(8 * index));
-        let read = || Some([word(0)?, word(1)?, word(2)?, word(3)?]);
         let bad = || error(libc::EFAULT);
-        let [kind, len, a, b] = read().ok_or_else(bad)?;
+        let words = bytes.and_then(Bytes::words);
+        let [kind, len, a, b] = words.ok_or_else(bad)?;
         match kind {
             0 => Ok(RawNode::Empty),
             Self::LEAF => {

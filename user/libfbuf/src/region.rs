@@ -198,6 +198,18 @@ impl Bytes {
         (!found.is_null()).then(|| (found.addr() - self.start).min(self.len.saturating_sub(1)))
     }
 
+    /// Reads the first words, each once and anew. `None` if they are not all inside, or not aligned.
+    pub(crate) fn words<const N: usize>(self) -> Option<[u64; N]> {
+        let is_inside = 8 * N <= self.len && self.start % 8 == 0;
+        is_inside.then(|| {
+            std::array::from_fn(|index| {
+                let at = ptr::with_exposed_provenance::<u64>(self.start + 8 * index);
+                // SAFETY: as above, and aligned.
+                unsafe { at.read_volatile() }
+            })
+        })
+    }
+
     /// Reads one word at an offset; each call reads it anew. `None` if it is not all inside, or not
     /// aligned.
     pub(crate) fn word(self, offset: usize) -> Option<u64> {
