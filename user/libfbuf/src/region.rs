@@ -198,7 +198,8 @@ impl Bytes {
         (!found.is_null()).then(|| (found.addr() - self.start).min(self.len.saturating_sub(1)))
     }
 
-    /// Reads the first words, each once and anew. `None` if they are not all inside, or not aligned.
+    /// Reads the first words, each once and anew. `None` if they are not all inside, or not
+    /// aligned.
     pub(crate) fn words<const N: usize>(self) -> Option<[u64; N]> {
         let is_inside = 8 * N <= self.len && self.start % 8 == 0;
         is_inside.then(|| {
