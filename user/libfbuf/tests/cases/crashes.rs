@@ -64,6 +64,8 @@ fn victim(domain: &Domain, path: &Path, socket: std::os::unix::net::UnixStream, 
     // The next fbuf of this size is the ring.
     let ring = path.allocate(RING).expect("memory").as_ptr().addr();
     let mut channel = Channel::connect(domain, path, socket.into()).expect("a channel");
+    // The other side has joined.
+    drop(channel.receive().expect("a message").expect("no end"));
     let one = path.copy(b"one").unwrap();
     let two = path.copy(b"two ").unwrap().append(b"parts").unwrap();
     step(ring, changes, || {
@@ -89,6 +91,7 @@ pub fn each_store(backend: Backend) {
         let path = Path::new(&domain, Mode::CACHED_VOLATILE, 1).expect("a path");
         let mut channel = Channel::connect(&domain, &path, here.into()).expect("a channel");
         let answer = path.copy(b"answer").unwrap();
+        channel.send(&answer).expect("a send");
         let mut count = 0;
         let end = loop {
             let message = match channel.receive() {
