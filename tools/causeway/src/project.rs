@@ -123,8 +123,8 @@ pub fn guest_program(name: &str) -> Result<PathBuf> {
     Ok(guest_build(&["--package", name], &what)?.join(name))
 }
 
-/// Builds the guest program of the experiments, with the crates that they measure against, and
-/// returns its file.
+/// Builds the guest program of the experiments, with the crates that they measure fbufs against,
+/// and returns its file.
 ///
 /// # Errors
 /// When it does not compile.
