@@ -4,11 +4,14 @@ use alloc::{
     sync::{Arc, Weak},
     vec::Vec,
 };
-use core::array;
+use core::{
+    array,
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+};
 
 use abi::{Errno, Result};
 use nucleus::{
-    VirtRange,
+    VirtAddr, VirtRange,
     frame::check_not_scarce,
     sync::{Mutex, SpinLock},
     task::WaitQueue,
@@ -23,7 +26,6 @@ use super::{
     run::Run,
     shares::RunShares,
     table,
-    waiters::Waited,
 };
 use crate::dag::Walk;
 
@@ -47,13 +49,22 @@ pub struct Path {
     receivers: [WaitQueue; MOST_MEMBERS],
     /// Where the originator waits for room and notices.
     pub(super) sender: WaitQueue,
-    pub(super) waited: Waited,
+    /// Where receivers wait for words that the originator writes, by the words' addresses.
+    bells: [WaitQueue; BELLS],
+    /// The originator is gone.
+    is_over: AtomicBool,
 }
 
 /// What a path is charged with, in bytes: all that it may keep, but for runs and for what large
 /// messages are charged themselves.
 const RECORD_BYTES: usize =
-    size_of::<Path>() + Messages::MOST_BYTES + Walk::KEPT_BYTES + Waited::MOST_BYTES;
+    size_of::<Path>() + Messages::MOST_BYTES + Walk::KEPT_BYTES;
+
+/// Queues of waiters for words: a ring that one receiver reads mostly has one for itself.
+const BELLS: usize = 16;
+
+/// Neighbouring bytes whose words have one queue: those of a ring.
+const BELL_BYTES: usize = 8192;
 
 /// The state of a path.
 pub(super) struct State {
@@ -117,7 +128,8 @@ impl Path {
                 _charge: account::current().map(|it| it.charge(Kind::Fbufs, 0, RECORD_BYTES)),
                 receivers: array::from_fn(|_| WaitQueue::new()),
                 sender: WaitQueue::new(),
-                waited: Waited::new(),
+                bells: array::from_fn(|_| WaitQueue::new()),
+                is_over: AtomicBool::new(false),
             })
         })?;
         originator.join(&path)?;
@@ -160,6 +172,17 @@ impl Path {
             Role::Receiver(index) => self.receivers.get(index).unwrap_or(&self.sender),
             _ => &self.sender,
         }
+    }
+
+    /// Returns where receivers wait for the word with this address, and for others. A bell wakes
+    /// them after the word was changed, and when the path [is over](Path::is_over).
+    pub fn bell(&self, word: VirtAddr) -> &WaitQueue {
+        &self.bells[word.0 / BELL_BYTES % BELLS]
+    }
+
+    /// Whether the originator is gone.
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(SeqCst)
     }
 
     /// Returns where a domain waits in any role.
@@ -226,16 +249,19 @@ impl Path {
         state.runs.try_reserve(1)?;
         let pages = chunks * (super::CHUNK / nucleus::PAGE_SIZE);
         let bytes = RunShares::bytes_for(pages);
-        let charge = match account::current() {
-            None => None,
+        let account = account::current();
+        let charge_addresses = || match &account {
+            None => Ok(None),
             Some(account) => {
-                let charge = account.charge_within(Kind::Fbufs, chunks, bytes, MOST_USER_CHUNKS);
-                Some(charge.ok_or(Errno::ENOSPC)?)
+                let charge = account.charge_within(Kind::Fbufs, chunks, 0, MOST_USER_CHUNKS);
+                Ok(Some(charge.ok_or(Errno::ENOSPC)?))
             }
         };
+        let charge = account.as_ref().map(|it| it.charge(Kind::Fbufs, 0, bytes));
         let path = self.own.upgrade().ok_or(Errno::EPIPE)?;
-        let run = table::lock().add_run(chunks, |start| {
-            Ok(Arc::new(Run::new(path, start, chunks, charge)?))
+        let run = table::lock().add_run(&path, chunks, charge_addresses, |start| {
+            let run = Run::new(path.clone(), start, chunks, charge)?;
+            Ok(Arc::new(run))
         })?;
         let given = RunShares::new(run.clone(), domain.clone()).and_then(|shares| {
             domain.map(&run, true)?;
@@ -346,7 +372,8 @@ impl Path {
         self.receivers.iter().for_each(WaitQueue::wake_all);
         self.sender.wake_all();
         if is_over {
-            self.waited.wake();
+            self.is_over.store(true, SeqCst);
+            self.bells.iter().for_each(WaitQueue::wake_all);
         }
     }
 
@@ -360,6 +387,10 @@ impl Path {
         let is_unused = |it: &RunShares| !it.is_referenced();
         while let Some(at) = state.runs.iter().position(is_unused) {
             state.retire(at);
+        }
+        // A receiver may have checked addresses that it has not read yet.
+        if state.runs.is_empty() && state.members.iter().all(Option::is_none) {
+            table::lock().disown(self);
         }
     }
 
@@ -408,7 +439,9 @@ impl Path {
 
 impl Drop for Path {
     fn drop(&mut self) {
-        table::lock().remove_path(self);
+        let mut table = table::lock();
+        table.disown(self);
+        table.remove_path(self);
     }
 }
 
@@ -462,7 +495,7 @@ impl State {
         }
     }
 
-    /// Ends a run without references, and frees its addresses.
+    /// Ends a run without references. Its addresses stay the path's.
     fn retire(&mut self, at: usize) {
         let mut shares = self.runs.remove(at);
         self.unmap_everywhere(&shares.run);

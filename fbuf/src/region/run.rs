@@ -42,7 +42,7 @@ pub struct Run {
     idle: PageBits,
     /// No page comes into it any more.
     has_ended: AtomicBool,
-    /// The chunks, for the originator.
+    /// Its records, for the originator.
     _charge: Option<Charge>,
 }
 

@@ -3,6 +3,7 @@
 //! Each access must give what the model says; in the end every frame must be free again, and no
 //! run or path must be left.
 
+mod addresses;
 mod attacks;
 mod domains;
 mod memory;
@@ -242,6 +243,16 @@ fn entering_holds_up_no_others() {
 #[test]
 fn ranges_in_two_runs_count_twice() {
     support::once("many ranges", attacks::many_ranges);
+}
+
+#[test]
+fn addresses_stay_with_their_path() {
+    support::once("addresses", addresses::stay_with_their_path);
+}
+
+#[test]
+fn addresses_have_owners() {
+    support::once("owners", addresses::have_owners);
 }
 
 #[test]

@@ -37,8 +37,10 @@ struct Node {
 /// What a node stands for.
 enum NodeKind {
     Empty,
-    /// Bytes of an fbuf of this process.
-    Own(Arc<Fbuf>, Bytes),
+    /// Bytes of an fbuf of this process, which the node has.
+    Fbuf(Fbuf, Bytes),
+    /// Bytes of the fbuf of another node.
+    Own(Arc<Node>, Bytes),
     /// Bytes of a received message.
     Part(Received, Bytes),
     /// All of a received message, by its sender's nodes.
@@ -87,6 +89,23 @@ impl Node {
         }))
     }
 
+    /// Returns the fbuf of this process with the node's bytes.
+    fn fbuf(&self) -> Option<&Fbuf> {
+        match &self.kind {
+            NodeKind::Fbuf(fbuf, _) => Some(fbuf),
+            NodeKind::Own(of, _) => of.fbuf(),
+            _ => None,
+        }
+    }
+
+    /// Returns the node that has the fbuf: itself, or another.
+    fn with_fbuf(self: &Arc<Node>) -> Arc<Node> {
+        match &self.kind {
+            NodeKind::Own(of, _) => of.clone(),
+            _ => self.clone(),
+        }
+    }
+
     fn leaf(space: &Space, bytes: Bytes, kind: NodeKind) -> io::Result<Arc<Node>> {
         Node::new(space, RawNode::Leaf(bytes), bytes.len() as u64, 1, kind)
     }
@@ -120,7 +139,7 @@ impl Aggregate {
         // The node lies behind the data if there is room, and costs no other page.
         let behind = fbuf.start() + fbuf.len() - NODE;
         let has_room = fbuf.len() - len >= NODE;
-        let kind = NodeKind::Own(Arc::new(fbuf), bytes);
+        let kind = NodeKind::Fbuf(fbuf, bytes);
         if !has_room {
             let node = Node::leaf(&space, bytes, kind)?;
             return Ok(Aggregate::of(&space, Some(node)));
@@ -192,9 +211,9 @@ impl Aggregate {
             match &node.kind {
                 NodeKind::Empty => {}
                 NodeKind::Pair(a, b) => left.extend([(b, at + a.len), (a, at)]),
-                NodeKind::Own(fbuf, bytes) => {
+                NodeKind::Fbuf(_, bytes) | NodeKind::Own(_, bytes) => {
                     let bytes = bytes.part(within.start, within.len());
-                    let kind = NodeKind::Own(fbuf.clone(), bytes);
+                    let kind = NodeKind::Own(node.with_fbuf(), bytes);
                     parts.push(Node::leaf(&self.space, bytes, kind)?);
                 }
                 NodeKind::Part(message, bytes) => {
@@ -300,18 +319,20 @@ impl Aggregate {
             }
             pieces.push(next);
         };
-        let mut left: Vec<&Node> = self.root.as_deref().into_iter().collect();
+        let mut left: Vec<&Arc<Node>> = self.root.iter().collect();
         while let Some(node) = left.pop() {
             match &node.kind {
                 NodeKind::Empty => {}
-                NodeKind::Own(fbuf, bytes) => add(NodeKind::Own(fbuf.clone(), *bytes)),
+                NodeKind::Fbuf(_, bytes) | NodeKind::Own(_, bytes) => {
+                    add(NodeKind::Own(node.with_fbuf(), *bytes));
+                }
                 NodeKind::Part(message, bytes) => add(NodeKind::Part(message.clone(), *bytes)),
                 NodeKind::Whole(message) => {
                     for piece in message.inner.pieces.as_slice() {
                         add(NodeKind::Part(message.clone(), *piece));
                     }
                 }
-                NodeKind::Pair(a, b) => left.extend([&**b, &**a]),
+                NodeKind::Pair(a, b) => left.extend([b, a]),
             }
         }
         let mut leaves = Vec::with_capacity(pieces.len());
@@ -329,7 +350,8 @@ impl Aggregate {
         while let Some(node) = left.pop() {
             match &node.kind {
                 NodeKind::Empty => {}
-                NodeKind::Own(fbuf, _) if fbuf.space().is_same(space) => {}
+                NodeKind::Fbuf(fbuf, _) if fbuf.space().is_same(space) => {}
+                NodeKind::Own(of, _) => left.push(of),
                 NodeKind::Pair(a, b) => left.extend([&**a, &**b]),
                 _ => return false,
             }
@@ -376,10 +398,7 @@ impl Aggregate {
     ) -> io::Result<()> {
         let mut left: Vec<&Node> = self.root.as_deref().into_iter().collect();
         while let Some(node) = left.pop() {
-            let own = match &node.kind {
-                NodeKind::Own(fbuf, _) => Some(fbuf.space()),
-                _ => node.slot.as_ref(),
-            };
+            let own = node.fbuf().map(Fbuf::space).or(node.slot.as_ref());
             if own.is_some_and(|own| !own.is_same(space))
                 || node.slot.as_ref().is_some_and(|own| !own.is_same(space))
             {
@@ -390,7 +409,7 @@ impl Aggregate {
                 each(page..page + PAGE);
             }
             match &node.kind {
-                NodeKind::Own(_, bytes) => {
+                NodeKind::Fbuf(_, bytes) | NodeKind::Own(_, bytes) => {
                     let end = bytes.start() + bytes.len();
                     each(bytes.start() & !(PAGE - 1)..end.next_multiple_of(PAGE));
                 }
@@ -418,7 +437,9 @@ impl<'a> Iterator for Walk<'a> {
             }
             match &self.left.pop()?.kind {
                 NodeKind::Empty => {}
-                NodeKind::Own(_, bytes) => return Some(Fragment::new(*bytes, true)),
+                NodeKind::Fbuf(_, bytes) | NodeKind::Own(_, bytes) => {
+                    return Some(Fragment::new(*bytes, true));
+                }
                 NodeKind::Part(_, bytes) => return Some(Fragment::new(*bytes, false)),
                 NodeKind::Whole(message) => self.received = Some(message.inner.fragments()),
                 NodeKind::Pair(a, b) => self.left.extend([&**b, &**a]),

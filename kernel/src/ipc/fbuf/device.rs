@@ -14,7 +14,7 @@ use fs::{
 use nucleus::{VirtAddr, user};
 
 use super::{Words, exchange, path::PathFile, request, words};
-use crate::process::{files::OpenFile, futex, thread};
+use crate::process::{files::OpenFile, thread};
 
 /// The major of devices that have none of their own.
 pub const MAJOR: u32 = 10;
@@ -31,7 +31,6 @@ const BY_DEFAULT: u64 = 4;
 /// # Errors
 /// `EBUSY` if the number is taken.
 pub fn register() -> Result<()> {
-    fbuf::region::set_waker(futex::wake_memory);
     register_char_device(MAJOR, MINOR..=MINOR, |at, _, _| {
         Ok(RequestFile::new(at, answer))
     })

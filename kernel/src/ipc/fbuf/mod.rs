@@ -19,6 +19,10 @@
 //! | `FREE` | message | |
 //! | `NOTICES` | place for pairs of addresses, room for so many | pairs |
 //! | `SECURE`, `IDLE` | address, bytes | |
+//! | `RING` | address of a word that was changed | |
+//! | `WAIT` | address of a word, value | |
+//! | `PASS` | descriptor of another path, address to ring for there; then as `WAIT` | |
+//! | `WHOSE` | address | start and end of its path's addresses, path, 1: the caller's own, 2: the sender reads it |
 //! | `CALL` | receiver or 0, root, descriptor of the path of answers | as `RECEIVE`; the request's message |
 //! | `LEAVE` | | |
 
@@ -57,6 +61,9 @@ mod request {
     pub const RANGES: u32 = number(0x1b);
     pub const WAIT: u32 = number(0x1c);
     pub const TAKE: u32 = number(0x1d);
+    pub const WHOSE: u32 = number(0x22);
+    pub const PASS: u32 = number(0x23);
+    pub const RING: u32 = number(0x24);
 }
 
 /// Takes the words at `argument`, and gives those that `answer` returns.
