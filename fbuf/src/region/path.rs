@@ -57,8 +57,7 @@ pub struct Path {
 
 /// What a path is charged with, in bytes: all that it may keep, but for runs and for what large
 /// messages are charged themselves.
-const RECORD_BYTES: usize =
-    size_of::<Path>() + Messages::MOST_BYTES + Walk::KEPT_BYTES;
+const RECORD_BYTES: usize = size_of::<Path>() + Messages::MOST_BYTES + Walk::KEPT_BYTES;
 
 /// Queues of waiters for words: a ring that one receiver reads mostly has one for itself.
 const BELLS: usize = 16;
