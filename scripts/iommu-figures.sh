@@ -135,6 +135,7 @@ processes() {
         done
     done
     echo "== Figure 13: rows of the bench, in instructions"
+    # fork/0MiB, exec/fork-least and exec/fork-shell are lmbench's.
     $causeway bench fork exec --icount --iommu --against none --out "$out/fork" \
         --append iommu=open --variant "iommu=open ptcache=off" --variant iommu=strict
     echo "== Figure 13: time of each; the least of six"

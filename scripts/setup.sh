@@ -43,6 +43,10 @@ if [ "${1:-}" = test ]; then
     [ -d /usr/lib/grub/i386-pc ] || need grub-pc-bin
     have xorriso || need xorriso
     have mformat || need mtools
+    # An emulator with what QEMU's lacks: address-space tags, limits of segments.
+    have bochs || need bochs
+    [ -e /usr/share/bochs/BIOS-bochs-latest ] || need bochsbios
+    [ -e /usr/share/vgabios/vgabios.bin ] || need vgabios
     # Logs in to guests.
     have ssh && have ssh-keygen || need openssh-client
     # A browser for the bench's page. Elsewhere than on Debian the package may be an empty one.

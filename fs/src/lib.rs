@@ -40,6 +40,6 @@ pub mod vnode;
 pub use file::{Running, Writing};
 pub use namespace::{Namespace, Walk};
 pub use vnode::{
-    Asynchronous, Attributes, CapabilitySet, Credentials, DenyWrite, File, Kind, Location, Mount,
-    MountFlags, MountRequest, OpenFlags, Ready, Vnode, credentials,
+    Asynchronous, Attributes, CapabilitySet, Credentials, DenyWrite, File, Kind, Linger, Location,
+    Mount, MountFlags, MountRequest, OpenFlags, Ready, Vnode, credentials,
 };

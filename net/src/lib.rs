@@ -7,7 +7,8 @@
 //!
 //! From the bottom up; a module uses only those above its line:
 //!
-//! - `waits`: a socket's wait queues; `timer`: the alarm; `switches`: `loopback=ip`;
+//! - `room`: lists that grow outside their locks; `waits`: a socket's wait queues; `timer`: the
+//!   alarm; `switches`: `loopback=ip`;
 //! - [`packet`]: headers and slices, checksums; [`link`]: devices, loopback among them, and a
 //!   simulated link for tests;
 //! - [`ip`]: interfaces, addresses, routes, neighbours, fragments, messages of ICMP;
@@ -60,6 +61,7 @@ pub mod link;
 pub mod packet;
 pub mod ports;
 pub mod rank;
+mod room;
 mod stack;
 pub mod stream;
 mod switches;

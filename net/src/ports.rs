@@ -77,6 +77,8 @@ pub struct Ports {
     bound: BTreeMap<(u16, u64), Binding>,
     /// The number of the last binding.
     last: u64,
+    /// Random bits for the beginnings of searches: a word is enough for several.
+    bits: u64,
 }
 
 /// A port and the number of the hold on it.
@@ -94,7 +96,20 @@ impl Ports {
             rule,
             bound: BTreeMap::new(),
             last: 0,
+            bits: 0,
         }
+    }
+
+    /// Returns a random place among the ports that the stack may choose.
+    fn begin(&mut self) -> usize {
+        // Above the random bits there is a one.
+        if self.bits < 1 << 16 {
+            self.bits = random::u64() >> 15 | 1 << 48;
+        }
+        let piece = (self.bits & 0xffff) as usize;
+        let begin = (piece * EPHEMERAL.len()) >> 16;
+        self.bits >>= 16;
+        begin
     }
 
     /// Returns the bindings of a port.
@@ -143,55 +158,62 @@ impl Ports {
         Ok(self.add(port, binding))
     }
 
-    /// Takes the port of `name` for a socket with `options`, or any if that is 0.
+    /// Takes the port of `name` for a socket with `options`, or any if that is 0. `None` if the
+    /// search is to go on.
     ///
     /// # Errors
     /// `EADDRINUSE`.
-    pub fn bind_name(&mut self, name: SocketAddr, options: &NameOptions) -> Result<Hold> {
+    pub fn bind_name(
+        &mut self,
+        name: SocketAddr,
+        options: &NameOptions,
+        search: &mut Search,
+    ) -> Result<Option<Hold>> {
         let binding = options.binding(name.ip());
         match name.port() {
-            0 => self.bind_any(binding, random::u64()),
-            port => self.bind(port, binding),
+            0 => self.bind_any(binding, search),
+            port => self.bind(port, binding).map(Some),
         }
     }
 
-    /// Takes a port without conflicts; `random` chooses where the search begins.
+    /// Takes a port without conflicts. `None` if the search is to go on.
     ///
     /// # Errors
     /// `EADDRINUSE` when none is left.
-    pub fn bind_any(&mut self, binding: Binding, random: u64) -> Result<Hold> {
+    pub fn bind_any(&mut self, binding: Binding, search: &mut Search) -> Result<Option<Hold>> {
         // The search ignores the rules of sharing: a program does not expect a shared port here.
         let alone = Binding {
             reuse_address: false,
             reuse_port: false,
             ..binding
         };
-        for port in ephemeral_from(random) {
+        for port in search.step(self) {
             if !self.conflicts(port, &alone, None) {
-                return Ok(self.add(port, binding));
+                return Ok(Some(self.add(port, binding)));
             }
         }
-        Err(Errno::EADDRINUSE)
+        search.go_on(Errno::EADDRINUSE)
     }
 
     /// Takes a port for a connection of `connect`: one that no `bind` has and for which `free`
-    /// returns true, which checks that the pair of addresses is unused.
+    /// returns true, which checks that the pair of addresses is unused. `None` if the search is to
+    /// go on.
     ///
     /// # Errors
     /// `EADDRNOTAVAIL` when none is left.
     pub fn bind_connection(
         &mut self,
         binding: Binding,
-        random: u64,
+        search: &mut Search,
         mut free: impl FnMut(u16) -> bool,
-    ) -> Result<Hold> {
-        for port in ephemeral_from(random) {
+    ) -> Result<Option<Hold>> {
+        for port in search.step(self) {
             let taken = self.of(port).any(|(_, old)| !old.automatic);
             if !taken && free(port) {
-                return Ok(self.add(port, binding));
+                return Ok(Some(self.add(port, binding)));
             }
         }
-        Err(Errno::EADDRNOTAVAIL)
+        search.go_on(Errno::EADDRNOTAVAIL)
     }
 
     /// Marks the holder as listening.
@@ -231,9 +253,59 @@ impl Ports {
     }
 }
 
-/// Returns all ports that the stack may choose, starting at a random one.
-fn ephemeral_from(random: u64) -> impl Iterator<Item = u16> {
-    let (first, count) = (*EPHEMERAL.start(), EPHEMERAL.len() as u64);
-    let start = random % count;
-    (0..count).map(move |i| first + ((start + i) % count) as u16)
+/// Ports that one step of a search looks at.
+pub const STEP: usize = 256;
+
+/// A search among the ports that the stack may choose, in steps: the caller releases the lock of
+/// the bindings between two.
+pub struct Search {
+    /// The first port that was looked at, as a place among all, once one was.
+    start: Option<usize>,
+    /// How many were.
+    seen: usize,
+}
+
+impl Search {
+    /// Begins a search at a random port.
+    pub fn new() -> Search {
+        Search {
+            start: None,
+            seen: 0,
+        }
+    }
+
+    /// Returns the ports of the next step.
+    fn step(&mut self, ports: &mut Ports) -> impl Iterator<Item = u16> + use<> {
+        let (first, count) = (*EPHEMERAL.start(), EPHEMERAL.len());
+        let (begin, start) = (self.seen, *self.start.get_or_insert_with(|| ports.begin()));
+        self.seen = count.min(begin + STEP);
+        (begin..self.seen).map(move |at| first + ((start + at) % count) as u16)
+    }
+
+    /// Returns what a step without success returns: `error` behind the last one.
+    fn go_on(&self, error: Errno) -> Result<Option<Hold>> {
+        match self.seen < EPHEMERAL.len() {
+            true => Ok(None),
+            false => Err(error),
+        }
+    }
+}
+
+impl Default for Search {
+    fn default() -> Search {
+        Search::new()
+    }
+}
+
+/// Repeats a step of a search until it is over.
+///
+/// # Errors
+/// Those of the step.
+pub(crate) fn search<T>(mut step: impl FnMut(&mut Search) -> Result<Option<T>>) -> Result<T> {
+    let mut search = Search::new();
+    loop {
+        if let Some(found) = step(&mut search)? {
+            return Ok(found);
+        }
+    }
 }

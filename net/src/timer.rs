@@ -1,6 +1,7 @@
 //! The alarm of a protocol: when its timers run next.
 
 use core::{
+    cell::Cell,
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
@@ -55,4 +56,12 @@ impl Alarm {
 /// Returns the time in nanoseconds since boot.
 pub fn now() -> u64 {
     time::since_boot().as_nanos() as u64
+}
+
+/// Returns the time as [`now`], which is read once for each place to keep it.
+pub fn once(kept: &Cell<u64>) -> u64 {
+    if kept.get() == 0 {
+        kept.set(now());
+    }
+    kept.get()
 }

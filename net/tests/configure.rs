@@ -389,27 +389,27 @@ fn the_link_is_told_of_the_groups_in_which_neighbours_look_for_addresses() {
         let none = Ipv6Addr::UNSPECIFIED;
         let first = tap.take_packets();
         // Before the check, whose answers go to the group.
-        assert_eq!(tap::report(&first[0].0), Some((131, none, group(link))));
+        assert_eq!(tap::report(&first[0].0), Some((4, none, group(link))));
         assert_eq!(first[1].0[54], 135);
         pass(&stack, 1_100);
-        assert_eq!(reports(), [(131, link, group(link))], "with a source");
+        assert_eq!(reports(), [(4, link, group(link))], "with a source");
         let ip: Ipv6Addr = "fd55::1:2:3".parse().unwrap();
         network.add_address(2, ip.into(), 64).unwrap();
-        assert_eq!(reports(), [(131, link, group(ip))]);
+        assert_eq!(reports(), [(4, link, group(ip))]);
         // Two addresses, one group.
         let other: Ipv6Addr = "fd66::1:2:3".parse().unwrap();
         network.add_address(2, other.into(), 64).unwrap();
         network.remove_address(2, ip.into()).unwrap();
         assert_eq!(reports(), []);
         stack.note_carrier(2);
-        let all = [(131, link, group(link)), (131, link, group(other))];
+        let all = [(4, link, group(link)), (4, link, group(other))];
         assert_eq!(reports(), all);
         network.remove_address(2, other.into()).unwrap();
-        assert_eq!(reports(), [(132, link, group(other))]);
+        assert_eq!(reports(), [(3, link, group(other))]);
         network.set_up(2, false).unwrap();
         assert_eq!(reports(), []);
         network.set_up(2, true).unwrap();
-        assert_eq!(reports(), [(131, link, group(link))]);
+        assert_eq!(reports(), [(4, link, group(link))]);
     });
 }
 

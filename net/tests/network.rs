@@ -438,6 +438,71 @@ fn a_group_that_the_link_was_not_told_of_is_not_left_for_others() {
     });
 }
 
+/// An ordinary user's sockets leave groups for others.
+#[test]
+fn a_user_does_not_take_all_groups() {
+    on_machines(1, |_| {
+        let (stack, _tap) = machine();
+        let new = |user: u32| {
+            let mut options = datagram::Options::default();
+            options.name.user = user;
+            stack.datagram_socket(Family::V4, Protocol::Udp, options)
+        };
+        let group = |n: u32| IpAddr::V4(Ipv4Addr::from(0xe100_0000 | n));
+        let many: Vec<_> = (0..64).map(|_| new(1000)).collect();
+        let mut joined = 0;
+        for n in 0..1200 {
+            match many[n as usize / 20].join(group(n), 2) {
+                Ok(()) => joined += 1,
+                Err(error) => assert_eq!(error, Errno::ENOBUFS),
+            }
+        }
+        assert_eq!(joined, 256);
+        let other = new(1001);
+        other.join(group(5000), 2).unwrap();
+        // What another one has joined may be joined.
+        many[63].join(group(5000), 2).unwrap();
+        assert_eq!(many[63].join(group(5001), 2), Err(Errno::ENOBUFS));
+        many[0].close();
+        many[63].join(group(5001), 2).unwrap();
+        for socket in many.iter().chain([&other]) {
+            socket.close();
+        }
+    });
+}
+
+/// Neighbours, MTUs of paths and incomplete packets are not remembered while memory is scarce, and
+/// groups not joined.
+#[test]
+fn strangers_fill_no_tables_while_memory_is_scarce() {
+    on_machines(1, |_| {
+        let (stack, tap) = machine();
+        let network = stack.network();
+        let interface = network.interface(2).unwrap();
+        let before = interface.neighbours();
+        let socket = stack.datagram_socket(Family::V4, Protocol::Udp, datagram::Options::default());
+        frame::seem_scarce_after(Some(0));
+        for last in 50..90 {
+            let neighbour = Ipv4Addr::new(10, 1, 0, last);
+            let asks = arp(neighbour, Ipv4Addr::new(10, 1, 0, 2), 1);
+            stack.receive(2, packet(&asks));
+        }
+        for part in fragments(&echo(Family::V4, 5000), 800, 1).iter().skip(1) {
+            stack.receive(2, packet(part));
+        }
+        let group = IpAddr::V4(Ipv4Addr::new(225, 0, 0, 1));
+        let joined = socket.join(group, 2);
+        frame::seem_scarce_after(None);
+        assert_eq!(interface.neighbours(), before);
+        assert_eq!(network.incomplete(), 0);
+        assert_eq!(joined, Err(Errno::ENOMEM));
+        assert_eq!(socket.leave(group, 2), Err(Errno::EADDRNOTAVAIL));
+        socket.join(group, 2).unwrap();
+        socket.close();
+        tap.take();
+    });
+}
+
 /// A message about a datagram that no socket can have sent says nothing about the path, which
 /// connections use, too.
 #[test]
@@ -495,5 +560,143 @@ fn large_segments_end_with_pages() {
             socket.close(false);
         }
         pair.run_until(|| pair.is_quiet());
+    });
+}
+
+/// A closed socket lingers until its peer has all bytes and the end, or is gone.
+#[test]
+fn a_closed_socket_lingers_until_all_has_arrived() {
+    on_machines(2, |_| {
+        for ends_first in [false, true] {
+            let pair = Pair::new(1, GOOD, 1500);
+            let [client, server] = pair.connect(Family::V4, Options::default());
+            assert_eq!(send(&client, &[7; 20_000]), Ok(20_000));
+            if ends_first {
+                client.shut(false, true).unwrap();
+                assert!(!client.lingers(), "it is open");
+            }
+            client.close(false);
+            assert!(client.lingers());
+            pair.run_until(|| !client.lingers());
+            let mut received = 0;
+            while let Ok(bytes) = receive(&server, 4096)
+                && !bytes.is_empty()
+            {
+                received += bytes.len();
+            }
+            assert_eq!(received, 20_000);
+            server.close(false);
+            pair.run_until(|| pair.is_quiet());
+        }
+        let pair = Pair::new(1, GOOD, 1500);
+        let [client, server] = pair.connect(Family::V4, Options::default());
+        // More than the peer has room for.
+        while send(&client, &[7; 20_000]).is_ok() {
+            pair.run(10 * MS);
+        }
+        client.close(false);
+        for _ in 0..5 {
+            pair.run(100 * MS);
+        }
+        assert!(client.lingers());
+        server.close(true);
+        pair.run_until(|| !client.lingers());
+        pair.run_until(|| pair.is_quiet());
+    });
+}
+
+/// The type of a report of a group, or of the record in one of the newest version, where it goes to
+/// and the group.
+fn told(sent: &[(Vec<u8>, Checksum, u16)]) -> Vec<(u8, IpAddr, IpAddr)> {
+    let told = sent.iter().filter_map(|(bytes, ..)| {
+        let ip = |at: usize, len: usize| match len {
+            4 => IpAddr::from(<[u8; 4]>::try_from(&bytes[at..at + 4]).unwrap()),
+            _ => IpAddr::from(<[u8; 16]>::try_from(&bytes[at..at + 16]).unwrap()),
+        };
+        let (is_v4, next) = (bytes[12] == 8, bytes[20]);
+        match is_v4 {
+            true if bytes[23] == 2 && bytes[38] == 0x22 => {
+                assert_eq!(bytes.len(), 54);
+                Some((bytes[46], ip(30, 4), ip(50, 4)))
+            }
+            true if bytes[23] == 2 => Some((bytes[38], ip(30, 4), ip(42, 4))),
+            false if next == 0 && bytes[62] == 143 => {
+                assert_eq!(bytes.len(), 90);
+                Some((bytes[70], ip(38, 16), ip(74, 16)))
+            }
+            false if next == 0 => Some((bytes[62], ip(38, 16), ip(70, 16))),
+            _ => None,
+        }
+    });
+    told.collect()
+}
+
+/// Switches and routers learn of joins and leaves by the newest versions of IGMP and MLD, and by
+/// old ones while a router speaks those.
+#[test]
+fn the_link_is_told_of_groups_by_the_version_that_it_speaks() {
+    on_machines(1, |_| {
+        let (stack, tap) = machine();
+        let options = datagram::Options::default();
+        let v4: [IpAddr; 5] = [
+            "225.1.2.3",
+            "224.0.0.22",
+            "224.0.0.2",
+            "10.1.0.100",
+            "224.0.0.1",
+        ]
+        .map(|it| it.parse().unwrap());
+        let v6: [IpAddr; 5] = ["ff05::123", "ff02::16", "ff02::2", "fe80::9", "ff02::1"]
+            .map(|it| it.parse().unwrap());
+        for (family, [group, new, routers, from, all]) in [(Family::V4, v4), (Family::V6, v6)] {
+            let socket = stack.datagram_socket(family, Protocol::Udp, options);
+            let told = || told(&tap.take_packets());
+            told();
+            socket.join(group, 2).unwrap();
+            assert_eq!(told(), [(4, new, group)]);
+            socket.leave(group, 2).unwrap();
+            assert_eq!(told(), [(3, new, group)]);
+            socket.join(group, 2).unwrap();
+            told();
+            let query = |is_old: bool| {
+                let (number, mut message) = match family {
+                    Family::V4 => (
+                        2,
+                        [&[0x11, 9, 0, 0][..], &common::tap::octets(group)].concat(),
+                    ),
+                    Family::V6 => {
+                        let head = [130, 0, 0, 0, 0, 9, 0, 0];
+                        (58, [&head[..], &common::tap::octets(group)].concat())
+                    }
+                };
+                if !is_old {
+                    message.extend([2, 125, 0, 0]);
+                }
+                match family {
+                    Family::V4 => set_sum((from, all), 1, &mut message, 2),
+                    Family::V6 => set_sum((from, all), 58, &mut message, 2),
+                }
+                let hops = if family == Family::V4 { 8 } else { 7 };
+                let bytes = ip((from, all), number, &message, |header| header[hops] = 1);
+                stack.receive(2, packet(&bytes));
+            };
+            query(false);
+            assert_eq!(told(), [(2, new, group)], "an answer to a query");
+            query(true);
+            let (report, leave) = match family {
+                Family::V4 => (0x16, 0x17),
+                Family::V6 => (131, 132),
+            };
+            assert_eq!(told(), [(report, group, group)]);
+            socket.leave(group, 2).unwrap();
+            assert_eq!(told(), [(leave, routers, group)]);
+            task::sleep(Sleep {
+                interruptible: false,
+                deadline: Some(time::since_boot() + Duration::from_secs(300)),
+            });
+            socket.join(group, 2).unwrap();
+            assert_eq!(told(), [(4, new, group)], "the old router is gone");
+            socket.close();
+        }
     });
 }

@@ -10,7 +10,7 @@ use abi::Errno;
 use net::{
     Family, Stack,
     ip::Cover,
-    ports::{Binding, Hold, Ports, Rule},
+    ports::{Binding, EPHEMERAL, Hold, Ports, Rule, STEP, Search},
     tcp::{Options, Phase, Progress, Socket},
 };
 use nucleus::sim::{Random, on_machines};
@@ -141,6 +141,119 @@ fn who_may_share_a_port() {
         }
         assert_eq!(ports.count(), 0);
     }
+}
+
+/// A search takes short steps, finds the last port that is free, and ends when there is none.
+#[test]
+fn searches_take_short_steps() {
+    let name = |last| Binding {
+        cover: Cover::of(IpAddr::from(Ipv4Addr::new(127, 0, 0, last)), false),
+        reuse_address: false,
+        reuse_port: false,
+        user: 0,
+        interface: 0,
+        listening: false,
+        automatic: true,
+    };
+    on_machines(2, move |_| {
+        for is_bind in [false, true] {
+            let mut ports = Ports::new(Rule::UnlessListening);
+            let mut holds = Vec::new();
+            for port in EPHEMERAL {
+                holds.push(ports.bind(port, name(1)).unwrap());
+            }
+            let find = |ports: &mut Ports| {
+                let mut search = Search::new();
+                for step in 0.. {
+                    let mut looks = 0;
+                    let found = match is_bind {
+                        true => ports.bind_any(name(1), &mut search),
+                        // Each of the others has a connection to the same peer.
+                        false => ports.bind_connection(name(1), &mut search, |port| {
+                            looks += 1;
+                            port == 40_000
+                        }),
+                    };
+                    assert!(looks <= STEP && step <= EPHEMERAL.len() / STEP);
+                    match found {
+                        Ok(None) => {}
+                        Ok(Some(hold)) => return Ok(hold.port),
+                        Err(error) => return Err(error),
+                    }
+                }
+                unreachable!()
+            };
+            match is_bind {
+                true => {
+                    assert_eq!(find(&mut ports), Err(Errno::EADDRINUSE));
+                    ports.release(holds[777]);
+                    assert_eq!(find(&mut ports), Ok(holds[777].port));
+                }
+                false => assert_eq!(find(&mut ports), Ok(40_000)),
+            }
+        }
+    });
+}
+
+/// The end of a listener resets what it has not accepted, however much that is.
+#[test]
+fn the_end_of_a_listener_resets_what_waits() {
+    on_machines(2, |_| {
+        let stack = Stack::new();
+        let at = SocketAddr::new(Ipv4Addr::new(127, 0, 0, 1).into(), 2000);
+        let new = || stack.tcp_socket(Family::V4, Options::default());
+        for is_deferred in [false, true] {
+            let listener = new();
+            listener.set_options(|options| {
+                options.name.reuse_address = true;
+                options.defer_accept = u64::from(is_deferred) * 1_000_000_000;
+            });
+            listener.bind(at).unwrap();
+            listener.listen(2000).unwrap();
+            let clients: Vec<_> = (0..200).map(|_| new()).collect();
+            for client in &clients {
+                client.connect(at).unwrap();
+                assert_eq!(client.phase(), Phase::Connected);
+            }
+            listener.close(false);
+            for client in &clients {
+                assert_eq!(client.take_error(), Some(Errno::ECONNRESET));
+                client.close(false);
+            }
+            let sockets = stack.tcp_sockets().unwrap();
+            assert!(sockets.iter().all(|entry| entry.socket.is_none()));
+        }
+    });
+}
+
+/// A port has no more listeners than a SYN may look at.
+#[test]
+fn a_port_has_a_limited_number_of_listeners() {
+    on_machines(1, |_| {
+        let stack = Stack::new();
+        let at = SocketAddr::new(Ipv4Addr::new(127, 0, 0, 1).into(), 2000);
+        let new = || {
+            let socket = stack.tcp_socket(Family::V4, Options::default());
+            socket.set_options(|options| options.name.reuse_port = true);
+            socket.bind(at).unwrap();
+            socket
+        };
+        let all: Vec<_> = (0..512).map(|_| new()).collect();
+        all.iter().for_each(|socket| socket.listen(1).unwrap());
+        let late = new();
+        assert_eq!(late.listen(1), Err(Errno::ENOBUFS));
+        assert_eq!(late.phase(), Phase::Idle);
+        all[0].close(false);
+        late.listen(1).unwrap();
+        let client = stack.tcp_socket(Family::V4, Options::default());
+        client.connect(at).unwrap();
+        assert_eq!(client.phase(), Phase::Connected);
+        client.close(true);
+        all[1..]
+            .iter()
+            .chain([&late])
+            .for_each(|socket| socket.close(false));
+    });
 }
 
 /// A connection is made where the model has a listener, and nowhere else; all ports are released.

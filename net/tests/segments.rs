@@ -45,6 +45,9 @@ struct Around {
     /// Received bytes that the program has not taken.
     unread: usize,
     limit: usize,
+    /// Bytes that the program sends ahead, and whether that and `limit` grow.
+    send_limit: usize,
+    grows: bool,
     in_flight: usize,
     sent: Vec<Segment>,
 }
@@ -79,6 +82,22 @@ impl Host for Around {
 
     fn room(&self) -> usize {
         self.limit - self.unread
+    }
+
+    fn unread(&self) -> usize {
+        self.unread
+    }
+
+    fn widen_receive_buffer(&mut self, bytes: usize) {
+        if self.grows {
+            self.limit = self.limit.max(bytes.min(6 << 20));
+        }
+    }
+
+    fn widen_send_buffer(&mut self, bytes: usize) {
+        if self.grows {
+            self.send_limit = self.send_limit.max(bytes.min(4 << 20));
+        }
     }
 
     fn deliver(&mut self, data: Aggregate, _: Option<usize>) -> Delivery {
@@ -143,6 +162,8 @@ struct World {
     with_data: [usize; 2],
     random: Random,
     starts: [Start; 2],
+    /// Segments keep their timestamps.
+    has_stamps: bool,
 }
 
 fn start(number: u32, settings: Settings, largest: u16, buffer: usize) -> Start {
@@ -165,6 +186,8 @@ impl World {
             received: 0,
             unread: 0,
             limit: buffer,
+            send_limit: buffer,
+            grows: false,
             in_flight: 0,
             sent: Vec::new(),
         };
@@ -191,6 +214,7 @@ impl World {
             with_data: [0; 2],
             random,
             starts,
+            has_stamps: true,
         }
     }
 
@@ -210,7 +234,10 @@ impl World {
 
     fn launch(&mut self, side: usize) {
         let sent = std::mem::take(&mut self.sides[side].sent);
-        for segment in sent {
+        for mut segment in sent {
+            if !self.has_stamps {
+                segment.options.stamps = None;
+            }
             self.segments += 1;
             self.with_data[side] += usize::from(!segment.data.is_empty());
             let now = self.now;
@@ -387,6 +414,55 @@ fn a_good_link_is_used_well() {
             "{}",
             world.segments
         );
+    });
+}
+
+/// Buffers grow until a path of a tenth of a second is full, and no further than that takes. With
+/// those of the beginning it would take 19 seconds.
+#[test]
+fn buffers_grow_until_a_long_path_is_full() {
+    const TOTAL: usize = 24 << 20;
+    const START: usize = 128 << 10;
+    let run = |delay: u64, has_stamps: bool, grows: bool| {
+        let trouble = Trouble {
+            delay,
+            ..badlink::GOOD
+        };
+        let rate = 100_000_000;
+        let mut world = World::new(1, Link { trouble, rate }, Settings::default(), START);
+        world.sides.iter_mut().for_each(|side| side.grows = grows);
+        world.has_stamps = has_stamps;
+        world.open(0);
+        let mut written = 0;
+        while world.sides[1].received < TOTAL {
+            assert!(world.now < 100 * SECOND, "no end");
+            let side = &mut world.sides[0];
+            let waits = side.unsent.len() + side.in_flight;
+            let room = side.send_limit.saturating_sub(waits);
+            if room > 0 && written < TOTAL {
+                let end = TOTAL.min(written + room);
+                let data: Vec<u8> = (written..end).map(|i| pattern(0, i)).collect();
+                written = end;
+                side.unsent.join(&mut aggregate(&data)).unwrap();
+                world.with(0, |block, around| block.output(around));
+            }
+            world.step(world.now + MS);
+            if world.sides[1].unread > 0 {
+                world.sides[1].unread = 0;
+                world.with(1, |block, around| block.room_grew(around));
+            }
+        }
+        let sizes = (world.sides[0].send_limit, world.sides[1].limit);
+        (world.now - SECOND, sizes)
+    };
+    on_machines(1, move |_| {
+        for has_stamps in [true, false] {
+            let (slow, _) = run(50 * MS, has_stamps, false);
+            assert!(slow > 18 * SECOND, "{slow} ns");
+            let (took, sizes) = run(50 * MS, has_stamps, true);
+            assert!(took < 4 * SECOND, "{took} ns with {sizes:?}, {has_stamps}");
+            assert!(sizes.0 > 1 << 20 && sizes.1 > 1 << 20, "{sizes:?}");
+        }
     });
 }
 

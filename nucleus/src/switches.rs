@@ -236,6 +236,16 @@ pub const SWITCHES: &[Switch] = &[
         },
     },
     Switch {
+        name: "tags",
+        // Off also where the CPU has none, and where programs have roots of their own.
+        values: OneOf(&["on", "off"]),
+        default: "on",
+        is_live: false,
+        get: || [u32::from(machine::tags() == 0), 0],
+        // The start has read it.
+        set: |_| Ok(()),
+    },
+    Switch {
         name: "fork",
         values: OneOf(&["share", "copy"]),
         default: "share",

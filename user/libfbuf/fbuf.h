@@ -72,6 +72,9 @@ void fbuf_free(fbuf *pages);
 /* Data is immutable; these make new data, without a copy of the old. Received messages have to be
  * forwarded first (-EINVAL). -E2BIG: more than 65536 parts. */
 int fbuf_data_copy(const fbuf_path *path, const void *bytes, size_t length, fbuf_data **data);
+/* At most `most` bytes of a file from an offset on, or of a pipe or a stream socket, with offset -1:
+ * what one read gives, 1 MiB at most. Whole pages are not copied by /dev/fbuf. */
+int fbuf_data_take(const fbuf_path *path, int file, int64_t offset, size_t most, fbuf_data **data);
 int fbuf_data_join(const fbuf_data *front, const fbuf_data *back, fbuf_data **data);
 int fbuf_data_slice(const fbuf_data *of, uint64_t start, uint64_t end, fbuf_data **data);
 int fbuf_data_split(const fbuf_data *of, uint64_t at, fbuf_data **front, fbuf_data **back);
@@ -123,7 +126,12 @@ int fbuf_channel_send(fbuf_channel *channel, const fbuf_data *data);
 int fbuf_channel_try_send(fbuf_channel *channel, const fbuf_data *data);
 int fbuf_channel_receive(fbuf_channel *channel, fbuf_data **data);
 int fbuf_channel_try_receive(fbuf_channel *channel, fbuf_data **data);
+/* By memfds: receives messages, too, that name fbufs of the lender's path, which the peer may read
+ * (-EFAULT else). */
+int fbuf_channel_receive_lent(fbuf_channel *channel, const fbuf_member *lender, fbuf_data **data);
 int fbuf_channel_call(fbuf_channel *channel, const fbuf_data *request, fbuf_data **answer);
+/* Sends an answer, and receives the next request: the other side of fbuf_channel_call. */
+int fbuf_channel_answer(fbuf_channel *channel, const fbuf_data *answer, fbuf_data **request);
 /* Prepares for waiting at the descriptor; returns 1 if something is there already. */
 int fbuf_channel_arm(fbuf_channel *channel);
 /* Looks whether the peer is still there (-ECONNRESET), after the descriptor was readable. */

@@ -9,6 +9,7 @@
 //! From the bottom up; a module uses only modules above it in this list:
 //!
 //! - [`account`]: for whom memory is used.
+//! - [`page_bits`]: sets of page numbers.
 //! - `chunks`: the sparse array of amaps and objects, and the registry of chunks for the
 //!   pagedaemon.
 //! - `memory_wait`: waiting for memory.
@@ -63,6 +64,7 @@ mod map;
 mod memory_wait;
 mod movement;
 mod object;
+pub mod page_bits;
 pub mod rank;
 mod reclaim;
 pub mod swap;
@@ -87,7 +89,7 @@ pub use movement::{
 };
 pub use object::{
     Anonymous, BusyPages, Description, DeviceObject, GivenPages, HasObject, Lookup, Object, Pager,
-    PagerError,
+    PagerError, ShownPages,
 };
 pub use reclaim::{
     Cache, Fate, Scan, SwapAudit, Tally, Urgency, active_in_objects, audit_swap,

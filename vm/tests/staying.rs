@@ -8,7 +8,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::SeqCst},
 };
 
-use nucleus::{Access, Frame, PAGE_SIZE, Prot, VirtRange, frame::Contents};
+use nucleus::{Access, Frame, PAGE_SIZE, Prot, VirtRange, frame::Contents, pmap::Pending};
 use support::{HERE, RW, Worker, byte, map_zero, new_map, once, page, pages};
 use vm::{
     Advice, Backing, Fault, Inherit, Limits, Lock, Lookup, Map, MapError, MapRequest, Object,
@@ -164,8 +164,12 @@ fn rights_come_back_without_a_fault() {
         }
         let writable = || (0..8).filter(|&i| map.pmap().permits(page(i), Access::Write));
         assert!(writable().eq(0..6));
+        let protect = |indices, first| {
+            let mut pending = Pending::new();
+            map.write_protect(&pager.object, indices, page(first), &mut pending)
+        };
         pager.refuses.store(true, SeqCst);
-        assert!(map.write_protect(&pager.object, 1..8, page(1)));
+        assert!(protect(1..8, 1));
         assert!(writable().eq(0..1));
         assert_eq!(map.fault(page(1), Access::Write), Err(Fault::Protection));
         map.widen(&*pager, 0..8, page(0));
@@ -183,9 +187,9 @@ fn rights_come_back_without_a_fault() {
         drop(lent);
         map.widen(&*pager, 0..3, page(0));
         assert!(writable().filter(|&i| i != 3).eq([0, 1, 2, 5]));
-        assert!(map.write_protect(&pager.object, 0..8, page(0)));
+        assert!(protect(0..8, 0));
         let held = map.pin(pages(0, 1), Access::Write).expect("memory");
-        assert!(!map.write_protect(&pager.object, 0..4, page(0)));
+        assert!(!protect(0..4, 0));
         drop(held);
     });
 }

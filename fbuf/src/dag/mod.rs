@@ -138,6 +138,10 @@ pub struct Walk {
 const KEPT_DEPTH: usize = 256;
 
 impl Walk {
+    /// The most bytes of memory that it keeps between two walks.
+    pub const KEPT_BYTES: usize =
+        KEPT_DEPTH * size_of::<Ancestor>() + PageRanges::KEPT * size_of::<Range<u64>>();
+
     /// Walks the graph from `root`, with the data of each leaf in order; fills `pages` and `bytes`.
     ///
     /// # Errors

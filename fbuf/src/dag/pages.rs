@@ -17,6 +17,9 @@ pub struct PageRanges {
 }
 
 impl PageRanges {
+    /// Ranges that a list keeps room for when it was [shrunk](PageRanges::shrink).
+    pub const KEPT: usize = MOST_RANGES / 32;
+
     /// Empties the list.
     pub fn clear(&mut self) {
         self.ranges.clear();
@@ -25,7 +28,7 @@ impl PageRanges {
     /// Empties the list, and gives the memory of a long one back.
     pub fn shrink(&mut self) {
         self.ranges.clear();
-        self.ranges.shrink_to(MOST_RANGES / 32);
+        self.ranges.shrink_to(PageRanges::KEPT);
     }
 
     /// Adds the pages of the bytes at `bytes`, whose end is at most the last page's start.

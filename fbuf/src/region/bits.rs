@@ -4,47 +4,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use nucleus::{OutOfMemory, try_filled};
-
-/// Calls `each` with every word that has bits of `pages`, and with these bits.
-#[inline]
-pub(super) fn each_word(pages: Range<usize>, mut each: impl FnMut(usize, u64)) {
-    let mut page = pages.start;
-    while page < pages.end {
-        let word = page / 64;
-        let end = pages.end.min((word + 1) * 64);
-        each(word, u64::MAX >> (64 - (end - page)) << (page % 64));
-        page = end;
-    }
-}
-
-/// Returns the first range of neighbouring pages within `within` that are in the set with these
-/// words, or that are not.
-#[inline]
-pub(super) fn next_range(
-    words: impl Fn(usize) -> u64,
-    within: Range<usize>,
-    is_in: bool,
-) -> Option<Range<usize>> {
-    let start = first(&words, within.clone(), is_in)?;
-    let end = first(&words, start..within.end, !is_in);
-    Some(start..end.unwrap_or(within.end))
-}
-
-/// Returns the first page of `within` that is in the set, or that is not.
-#[inline]
-fn first(words: impl Fn(usize) -> u64, within: Range<usize>, is_in: bool) -> Option<usize> {
-    let mut page = within.start;
-    while page < within.end {
-        let word = words(page / 64);
-        let wanted = if is_in { word } else { !word } >> (page % 64);
-        if wanted != 0 {
-            let found = page + wanted.trailing_zeros() as usize;
-            return (found < within.end).then_some(found);
-        }
-        page = (page / 64 + 1) * 64;
-    }
-    None
-}
+use vm::page_bits::{each_word, next_range};
 
 /// A set of page numbers below a bound.
 pub(super) struct PageSet {

@@ -13,11 +13,12 @@ use abi::{Errno, Result};
 use nucleus::{
     PAGE_SIZE, Prot, VirtRange,
     frame::check_not_scarce,
+    pmap::Pending,
     sync::{OnceArc, Rank, SpinLock},
 };
-use vm::{Backing, LargeAdvice, Map, MapError, MapRequest, Pager, Place};
+use vm::{Backing, LargeAdvice, Map, MapError, MapRequest, Pager, Place, ShownPages};
 
-use super::{REGION_SIZE, REGION_START, path::Path, run::Run, table};
+use super::{REGION_SIZE, REGION_START, path::Path, run::Run};
 use crate::counters::Counter;
 
 /// The most paths that a domain belongs to.
@@ -55,7 +56,6 @@ impl Domain {
     /// `EEXIST` if something else is mapped there, `EINVAL` for a space of 32 bits, `ENOMEM`.
     pub fn enter(map: &Arc<Map>, owner: u32, place: &OnceArc<Domain>) -> Result<Arc<Domain>> {
         static IDS: AtomicU64 = AtomicU64::new(1);
-        let _entering = table::lock();
         if let Some(domain) = place.get_arc() {
             return Ok(domain);
         }
@@ -65,11 +65,17 @@ impl Domain {
         }
         let request = empty(VirtRange::new(REGION_START, REGION_START + REGION_SIZE));
         let place_of = Place::FixedNoReplace(REGION_START);
+        // No lock of the region is held: a program may have its map locked for long.
         let mapped = map.map(MapRequest {
             place: place_of,
             ..request
         });
-        mapped.map_err(errno)?;
+        match mapped {
+            Ok(_) => {}
+            // Another thread has mapped it just now.
+            Err(MapError::Exists) if is_region(map) => {}
+            Err(error) => return Err(errno(error)),
+        }
         let domain = Arc::new(Domain {
             id: IDS.fetch_add(1, Relaxed),
             owner,
@@ -77,8 +83,8 @@ impl Domain {
             paths: SpinLock::new(Rank::Leaf, Paths::default()),
             notices: AtomicUsize::new(0),
         });
-        place.get_or_insert(|| domain.clone());
-        Ok(domain)
+        place.get_or_insert(|| domain);
+        place.get_arc().ok_or(Errno::ENOMEM)
     }
 
     /// Returns its number, which no other domain has had.
@@ -107,11 +113,6 @@ impl Domain {
         for path in paths.iter().filter_map(Weak::upgrade) {
             path.remove_domain(self, false);
         }
-    }
-
-    /// Whether its address space has gone.
-    pub(super) fn has_ended(&self) -> bool {
-        self.paths.lock().has_ended
     }
 
     /// Notes that it belongs to a path.
@@ -148,55 +149,97 @@ impl Domain {
         self.notices.fetch_sub(fewer, Relaxed);
     }
 
-    /// Maps pages of a run at their place. Where the program has mappings of its own, it keeps
-    /// them.
+    /// Maps a run at its place. Where the program has mappings of its own, it keeps them.
     ///
     /// # Errors
-    /// `ENOMEM`; none of them is mapped then.
-    pub(super) fn map(&self, run: &Arc<Run>, pages: Range<usize>, writable: bool) -> Result<()> {
+    /// `ENOMEM`; nothing of it is mapped then.
+    pub(super) fn map(&self, run: &Arc<Run>, writable: bool) -> Result<()> {
         let rights = match writable {
             true => Prot::READ | Prot::WRITE,
             false => Prot::READ,
         };
+        self.map_pager(run, run.clone(), rights, LargeAdvice::None)
+    }
+
+    /// As [`map`](Domain::map), so that only the pages that `view` shows can be read.
+    ///
+    /// # Errors
+    /// As [`map`](Domain::map).
+    pub(super) fn map_view(&self, run: &Run, view: &Arc<ShownPages>) -> Result<()> {
+        self.map_pager(run, view.clone(), Prot::READ, LargeAdvice::Refused)
+    }
+
+    fn map_pager(
+        &self,
+        run: &Run,
+        pager: Arc<dyn Pager>,
+        rights: Prot,
+        large: LargeAdvice,
+    ) -> Result<()> {
         let request = |range: VirtRange| MapRequest {
             max_prot: rights,
             backing: Backing::Object {
-                pager: run.clone(),
+                pager: pager.clone(),
                 offset: (range.start - run.range().start) as u64,
             },
             shared: true,
             prot: rights,
-            large: LargeAdvice::None,
+            large,
             ..empty(range)
         };
         let mut attempts = MOST_PARTS;
-        match self.map_around(run.addresses(pages.clone()), &request, &mut attempts) {
+        match self.map_around(run.range(), &request, &mut attempts) {
             Ok(()) | Err(MapError::Exists) => Ok(()),
             Err(_) => {
                 // The parts before the one that failed.
-                self.unmap(run, pages);
+                self.unmap(run);
                 Err(Errno::ENOMEM)
             }
         }
     }
 
-    /// Replaces the mappings of pages of a run by the empty region. They are gone on return, also
-    /// where memory is missing for the empty region.
-    pub(super) fn unmap(&self, run: &Run, pages: Range<usize>) {
-        let range = run.addresses(pages.clone());
+    /// Replaces the mappings of a run by the empty region. They are gone on return, also where
+    /// memory is missing for the empty region.
+    pub(super) fn unmap(&self, run: &Run) {
         let mut attempts = MOST_PARTS;
-        if self.map_around(range, &empty, &mut attempts).is_err() {
-            self.map.unmap_staying(range);
+        if self.map_around(run.range(), &empty, &mut attempts).is_err() {
+            self.map.unmap_staying(run.range());
         }
-        Counter::fbuf_revocations.add(pages.len() as u64);
     }
 
-    /// Removes the right to write pages of a run that it originates from its mappings. Returns
-    /// false if a device may be writing them.
-    pub(super) fn write_protect(&self, run: &Run, pages: Range<usize>) -> bool {
+    /// Shows more pages of a run, for which the view is prepared, in its mappings of the view.
+    pub(super) fn show(&self, run: &Run, view: &ShownPages, pages: Range<usize>) {
+        let start = run.addresses(pages.clone()).start;
+        Counter::fbuf_grants.add(pages.len() as u64);
+        let pages = pages.start as u64..pages.end as u64;
+        self.map.show_pages(view, pages, start);
+    }
+
+    /// Shows pages of a run no longer in its mappings of the view, once `pending` was flushed.
+    pub(super) fn hide(
+        &self,
+        run: &Run,
+        view: &ShownPages,
+        pages: Range<usize>,
+        pending: &mut Pending,
+    ) {
+        let start = run.addresses(pages.clone()).start;
+        Counter::fbuf_revocations.add(pages.len() as u64);
+        let pages = pages.start as u64..pages.end as u64;
+        self.map.hide_pages(view, pages, start, pending);
+    }
+
+    /// Removes the right to write pages of a run that it originates from its mappings, once
+    /// `pending` was flushed. Returns false if a device may be writing them.
+    pub(super) fn write_protect(
+        &self,
+        run: &Run,
+        pages: Range<usize>,
+        pending: &mut Pending,
+    ) -> bool {
         let start = run.addresses(pages.clone()).start;
         let pages = pages.start as u64..pages.end as u64;
-        self.map.write_protect(run.object(), pages, start)
+        self.map.write_protect(run.object(), pages, start, pending)
     }
 
     /// Gives its mappings of pages of a run that it originates the right to write back.
@@ -235,6 +278,12 @@ impl Domain {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Whether the address space has the region.
+fn is_region(map: &Map) -> bool {
+    let entry = map.entry_at(REGION_START);
+    entry.is_some_and(|entry| entry.label == LABEL)
 }
 
 /// Returns a request for the empty region at `range`.

@@ -6,7 +6,7 @@ use core::ops::Range;
 use abi::{Errno, Result};
 use vm::account::{self, Charge, Kind};
 
-use super::{MOST_QUEUED, domain::Domain, run::Run};
+use super::{MOST_MEMBERS, MOST_QUEUED, domain::Domain, run::Run};
 use crate::dag::MOST_RANGES;
 
 /// The most messages of a path that its members have not freed.
@@ -15,8 +15,9 @@ pub const MOST_MESSAGES: usize = 256;
 /// The most ranges of pages of all these messages. One message has fewer.
 const MOST_EXTENTS: usize = 2 * MOST_RANGES;
 
-/// Ranges of pages whose memory a path's own charge covers.
-pub(super) const UNCHARGED: usize = 16;
+/// Ranges of pages of a message whose memory its path's own charge covers. Most messages have
+/// fewer: one or two for nodes, one for data.
+pub(super) const UNCHARGED: usize = 4;
 
 /// Contiguous pages of one run that a message reaches.
 #[derive(Clone)]
@@ -51,6 +52,12 @@ pub(super) struct Messages {
 }
 
 impl Messages {
+    /// The most bytes of memory of the messages and queues of a path, without what messages are
+    /// charged for themselves.
+    pub const MOST_BYTES: usize = MOST_MESSAGES
+        * (size_of::<Option<Message>>() + UNCHARGED * size_of::<Extent>())
+        + MOST_MEMBERS * MOST_QUEUED * size_of::<u64>();
+
     /// Returns how many there are.
     pub fn count(&self) -> usize {
         self.count
@@ -91,7 +98,7 @@ impl Messages {
         self.count += 1;
         self.extents += extents.len();
         let bytes_kept = extents.capacity() * size_of::<Extent>();
-        let account = account::current().filter(|_| extents.len() > UNCHARGED);
+        let account = account::current().filter(|_| extents.capacity() > UNCHARGED);
         self.slots[slot] = Some(Message {
             id,
             root,

@@ -39,10 +39,10 @@ mod path;
 mod reading;
 mod run;
 mod shares;
+mod steps;
 mod table;
 mod taking;
 mod transfer;
-mod waiters;
 
 pub use domain::Domain;
 pub use idle::reclaim_idle;
@@ -50,8 +50,8 @@ pub use listing::{PathStatus, statuses};
 pub use message::MOST_MESSAGES;
 pub use mode::{Mode, default_mode, set_default_mode};
 pub use path::{Path, Role};
+pub use reading::Source;
 pub use transfer::{Readiness, Received};
-pub use waiters::set_waker;
 
 use nucleus::VirtAddr;
 

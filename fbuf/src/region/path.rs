@@ -4,11 +4,14 @@ use alloc::{
     sync::{Arc, Weak},
     vec::Vec,
 };
-use core::array;
+use core::{
+    array,
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+};
 
 use abi::{Errno, Result};
 use nucleus::{
-    VirtRange,
+    VirtAddr, VirtRange,
     frame::check_not_scarce,
     sync::{Mutex, SpinLock},
     task::WaitQueue,
@@ -21,9 +24,8 @@ use super::{
     domain::Domain,
     message::{Extent, Member, Messages},
     run::Run,
-    shares::{Readers, RunShares},
+    shares::RunShares,
     table,
-    waiters::Waited,
 };
 use crate::dag::Walk;
 
@@ -47,11 +49,21 @@ pub struct Path {
     receivers: [WaitQueue; MOST_MEMBERS],
     /// Where the originator waits for room and notices.
     pub(super) sender: WaitQueue,
-    pub(super) waited: Waited,
+    /// Where receivers wait for words that the originator writes, by the words' addresses.
+    bells: [WaitQueue; BELLS],
+    /// The originator is gone.
+    is_over: AtomicBool,
 }
 
-/// What a path is charged with, in bytes: its record, members and small messages.
-const RECORD_BYTES: usize = 64 << 10;
+/// What a path is charged with, in bytes: all that it may keep, but for runs and for what large
+/// messages are charged themselves.
+const RECORD_BYTES: usize = size_of::<Path>() + Messages::MOST_BYTES + Walk::KEPT_BYTES;
+
+/// Queues of waiters for words: a ring that one receiver reads mostly has one for itself.
+const BELLS: usize = 16;
+
+/// Neighbouring bytes whose words have one queue: those of a ring.
+const BELL_BYTES: usize = 8192;
 
 /// The state of a path.
 pub(super) struct State {
@@ -115,7 +127,8 @@ impl Path {
                 _charge: account::current().map(|it| it.charge(Kind::Fbufs, 0, RECORD_BYTES)),
                 receivers: array::from_fn(|_| WaitQueue::new()),
                 sender: WaitQueue::new(),
-                waited: Waited::new(),
+                bells: array::from_fn(|_| WaitQueue::new()),
+                is_over: AtomicBool::new(false),
             })
         })?;
         originator.join(&path)?;
@@ -160,6 +173,17 @@ impl Path {
         }
     }
 
+    /// Returns where receivers wait for the word with this address, and for others. A bell wakes
+    /// them after the word was changed, and when the path [is over](Path::is_over).
+    pub fn bell(&self, word: VirtAddr) -> &WaitQueue {
+        &self.bells[word.0 / BELL_BYTES % BELLS]
+    }
+
+    /// Whether the originator is gone.
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(SeqCst)
+    }
+
     /// Returns where a domain waits in any role.
     pub fn queues(&self) -> impl Iterator<Item = &WaitQueue> {
         self.receivers.iter().chain([&self.sender])
@@ -191,11 +215,10 @@ impl Path {
         let member = Member::new(number, domain.clone())?;
         domain.join(&self.own.upgrade().ok_or(Errno::EPIPE)?)?;
         if self.mode.is_cached() {
-            for (i, shares) in state.runs.iter().enumerate() {
-                let run = &shares.run;
-                if let Err(error) = domain.map(run, 0..run.pages(), false) {
-                    for shares in &state.runs[..i] {
-                        domain.unmap(&shares.run, 0..shares.run.pages());
+            for i in 0..state.runs.len() {
+                if let Err(error) = state.runs[i].join(domain) {
+                    for shares in &mut state.runs[..i] {
+                        shares.leave(domain);
                     }
                     domain.leave(self);
                     return Err(error);
@@ -225,22 +248,25 @@ impl Path {
         state.runs.try_reserve(1)?;
         let pages = chunks * (super::CHUNK / nucleus::PAGE_SIZE);
         let bytes = RunShares::bytes_for(pages);
-        let charge = match account::current() {
-            None => None,
+        let account = account::current();
+        let charge_addresses = || match &account {
+            None => Ok(None),
             Some(account) => {
-                let charge = account.charge_within(Kind::Fbufs, chunks, bytes, MOST_USER_CHUNKS);
-                Some(charge.ok_or(Errno::ENOSPC)?)
+                let charge = account.charge_within(Kind::Fbufs, chunks, 0, MOST_USER_CHUNKS);
+                Ok(Some(charge.ok_or(Errno::ENOSPC)?))
             }
         };
+        let charge = account.as_ref().map(|it| it.charge(Kind::Fbufs, 0, bytes));
         let path = self.own.upgrade().ok_or(Errno::EPIPE)?;
-        let run = table::lock().add_run(chunks, |start| {
-            Ok(Arc::new(Run::new(path, start, chunks, charge)?))
+        let run = table::lock().add_run(&path, chunks, charge_addresses, |start| {
+            let run = Run::new(path.clone(), start, chunks, charge)?;
+            Ok(Arc::new(run))
         })?;
         let given = RunShares::new(run.clone(), domain.clone()).and_then(|shares| {
-            domain.map(&run, 0..pages, true)?;
+            domain.map(&run, true)?;
             if self.mode.is_cached() {
                 for member in state.members.iter().flatten() {
-                    member.domain.map(&run, 0..pages, false)?;
+                    member.domain.map(&run, false)?;
                 }
             }
             Ok(shares)
@@ -325,7 +351,7 @@ impl Path {
         }
         for shares in &mut state.runs {
             match unmaps {
-                true if read_all => shares.leave_granted(domain),
+                true if read_all => shares.leave(domain),
                 true => {}
                 false => shares.forget_domain(domain),
             }
@@ -338,10 +364,15 @@ impl Path {
             let Some(extents) = freed else { break };
             self.release(extents);
         }
+        if unmaps && !read_all {
+            let mut state = self.state.lock();
+            state.runs.iter_mut().for_each(|it| it.drop_unused(domain));
+        }
         self.receivers.iter().for_each(WaitQueue::wake_all);
         self.sender.wake_all();
         if is_over {
-            self.waited.wake();
+            self.is_over.store(true, SeqCst);
+            self.bells.iter().for_each(WaitQueue::wake_all);
         }
     }
 
@@ -355,6 +386,10 @@ impl Path {
         let is_unused = |it: &RunShares| !it.is_referenced();
         while let Some(at) = state.runs.iter().position(is_unused) {
             state.retire(at);
+        }
+        // A receiver may have checked addresses that it has not read yet.
+        if state.runs.is_empty() && state.members.iter().all(Option::is_none) {
+            table::lock().disown(self);
         }
     }
 
@@ -404,7 +439,9 @@ impl Path {
 
 impl Drop for Path {
     fn drop(&mut self) {
-        table::lock().remove_path(self);
+        let mut table = table::lock();
+        table.disown(self);
+        table.remove_path(self);
     }
 }
 
@@ -441,21 +478,6 @@ impl State {
         self.notices
     }
 
-    /// Returns the domains that need no grants for a run, if some have any.
-    pub fn readers(&mut self, mode: Mode, run: &Run) -> Readers {
-        if !self.shares(run).is_some_and(|it| it.has_grants()) {
-            return Readers::default();
-        }
-        let mut readers = Readers::default();
-        let members = self.members.iter().flatten().map(|member| &member.domain);
-        let members = members.filter(|_| mode.is_cached());
-        let all = members.chain(self.originator.as_ref());
-        for (place, domain) in readers.iter_mut().zip(all) {
-            *place = Some(domain.clone());
-        }
-        readers
-    }
-
     /// Returns the state of a run.
     pub fn shares(&mut self, run: &Run) -> Option<&mut RunShares> {
         let start = run.range().start;
@@ -469,14 +491,15 @@ impl State {
     fn unmap_everywhere(&self, run: &Run) {
         let members = self.members.iter().flatten().map(|member| &member.domain);
         for domain in members.chain(self.originator.as_ref()) {
-            domain.unmap(run, 0..run.pages());
+            domain.unmap(run);
         }
     }
 
-    /// Ends a run without references, and frees its addresses.
+    /// Ends a run without references. Its addresses stay the path's.
     fn retire(&mut self, at: usize) {
-        let shares = self.runs.remove(at);
+        let mut shares = self.runs.remove(at);
         self.unmap_everywhere(&shares.run);
+        shares.end_grants();
         shares.run.end();
         table::lock().remove_run(&shares.run);
         let notices = shares.notices();

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::ops::Range;
 
 use abi::Errno;
-use nucleus::{Frame, PAGE_SIZE, VirtAddr, ephemeral};
+use nucleus::{Frame, PAGE_SIZE, VirtRange, ephemeral};
 use vm::{Pager, PagerError};
 
 use super::{
@@ -135,6 +135,19 @@ impl NodeReader for Reading<'_> {
     }
 }
 
+/// Whose memory an address is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Source {
+    /// The number of the path.
+    pub path: u64,
+    /// The addresses around it that the path owns.
+    pub addresses: VirtRange,
+    /// Whether the domain that asks is its originator.
+    pub is_own: bool,
+    /// Whether the sender can read all of it.
+    pub is_senders: bool,
+}
+
 impl Path {
     /// Whether `domain` may read all the path's runs: as its originator, or as a receiver if it is
     /// cached.
@@ -146,17 +159,36 @@ impl Path {
         }
     }
 
-    /// Notes that a thread is about to wait for a word at this address; it checks whether the path
-    /// is over before it sleeps. Returns the address of the object that has the word.
+    /// Finds the path that owns an address, if `domain`, a receiver of this path, can read all of
+    /// that: a message that the kernel does not see names it. The addresses stay that path's until
+    /// it is over and no domain is attached to it.
     ///
     /// # Errors
-    /// `EFAULT` for memory that is not the path's, `ENOMEM`, `ENOSPC`.
-    pub fn note_waiter(&self, at: VirtAddr) -> abi::Result<usize> {
-        let run = self.state.lock().run_at(at.0 as u64);
-        let run = run.ok_or(Errno::EFAULT)?;
-        let object = core::ptr::from_ref(run.object()) as usize;
-        self.waited.add(object)?;
-        Ok(object)
+    /// `EPERM` for a domain that is no receiver, `EFAULT` for other addresses.
+    pub fn source_of(&self, domain: &Arc<Domain>, address: u64) -> abi::Result<Source> {
+        let originator = {
+            let state = self.state.lock();
+            match state.role(domain) {
+                Role::Receiver(_) => state.originator.clone(),
+                _ => return Err(Errno::EPERM),
+            }
+        };
+        let found = table::lock().owner_at(address);
+        let (path, addresses) = found.ok_or(Errno::EFAULT)?;
+        let state = path.state.lock();
+        if !path.reads_all(&state, domain) {
+            return Err(Errno::EFAULT);
+        }
+        Ok(Source {
+            path: path.id(),
+            addresses,
+            is_own: state.role(domain) == Role::Originator,
+            is_senders: match originator {
+                Some(sender) => path.reads_all(&state, &sender),
+                // Its messages are received after its end.
+                None => core::ptr::eq(&*path, self),
+            },
+        })
     }
 }
 

@@ -1,10 +1,10 @@
 //! A run: neighbouring chunks that a path has got together, and their pages.
 
-use alloc::{boxed::Box, sync::Arc};
+use alloc::sync::Arc;
 use core::{
     ops::Range,
     sync::atomic::{
-        AtomicBool, AtomicU64, AtomicUsize,
+        AtomicBool, AtomicUsize,
         Ordering::{Relaxed, SeqCst},
     },
 };
@@ -12,20 +12,16 @@ use core::{
 use nucleus::{
     Frame, OutOfMemory, PAGE_SIZE, VirtAddr, VirtRange,
     frame::{Contents, Owned},
-    try_vec,
+    pmap::Pending,
 };
 use vm::{
     Description, Lookup, Object, Pager, PagerError,
     account::{Charge, Kind, Stock},
     alloc_frame,
+    page_bits::PageBits,
 };
 
-use super::{
-    CHUNK,
-    bits::{each_word, next_range},
-    domain::Domain,
-    path::Path,
-};
+use super::{CHUNK, domain::Domain, path::Path};
 use crate::counters::Counter;
 
 /// Idle pages of all runs.
@@ -40,13 +36,13 @@ pub struct Run {
     pages: usize,
     object: Object,
     /// Pages that no domain may write now, one bit each. [changed with the path locked]
-    secured: Box<[AtomicU64]>,
+    secured: PageBits,
     /// Pages whose contents are not needed, one bit each: they are dropped when memory is short. No
     /// mapping of one can be written. [set with the path locked, cleared with the page locked]
-    idle: Box<[AtomicU64]>,
+    idle: PageBits,
     /// No page comes into it any more.
     has_ended: AtomicBool,
-    /// The chunks, for the originator.
+    /// Its records, for the originator.
     _charge: Option<Charge>,
 }
 
@@ -64,8 +60,8 @@ impl Run {
             start,
             pages,
             object: Object::of_zeros(pages as u64, Stock::new(account, Kind::SharedMemory)),
-            secured: bits(pages)?,
-            idle: bits(pages)?,
+            secured: PageBits::new(pages)?,
+            idle: PageBits::new(pages)?,
             has_ended: AtomicBool::new(false),
             _charge: charge,
         })
@@ -100,35 +96,34 @@ impl Run {
 
     /// Whether the page is secured: no domain may write it.
     pub(super) fn is_secured(&self, page: usize) -> bool {
-        let word = self.secured.get(page / 64);
-        word.is_some_and(|word| word.load(SeqCst) >> (page % 64) & 1 != 0)
+        self.secured.contains(page)
     }
 
     /// Sets whether pages may be written; returns for how many that changed. Mappings keep the
     /// right that they have.
     pub(super) fn set_secured(&self, pages: Range<usize>, secured: bool) -> usize {
-        change(&self.secured, pages, secured)
+        self.secured.set(pages, secured)
     }
 
     /// Returns the first range of neighbouring pages within `within` that are secured, or that are
     /// not.
     pub(super) fn next_secured(&self, within: Range<usize>, secured: bool) -> Option<Range<usize>> {
-        let word = |at: usize| self.secured.get(at).map_or(0, |word| word.load(SeqCst));
-        next_range(word, within, secured)
+        self.secured.next_range(within, secured)
     }
 
     /// Returns how many pages are secured.
     pub fn secured_count(&self) -> usize {
-        let ones = |word: &AtomicU64| word.load(SeqCst).count_ones() as usize;
-        self.secured.iter().map(ones).sum()
+        self.secured.count()
     }
 
     /// The contents of these pages are not needed any more, unless the originator writes them
     /// again. Returns false, and changes nothing, if a device may be writing them.
     pub(super) fn set_idle(&self, pages: Range<usize>, originator: Option<&Domain>) -> bool {
-        let more = change(&self.idle, pages.clone(), true);
+        let more = self.idle.set(pages.clone(), true);
         IDLE_PAGES.fetch_add(more, Relaxed);
-        let protected = self.protect(pages.clone(), originator);
+        let mut pending = Pending::new();
+        let protected = self.protect(pages.clone(), originator, &mut pending);
+        pending.flush();
         if !protected {
             self.wake(pages);
         }
@@ -137,7 +132,7 @@ impl Run {
 
     /// Pages are used again. Returns how many were idle.
     pub(super) fn wake(&self, pages: Range<usize>) -> usize {
-        let woken = change(&self.idle, pages, false);
+        let woken = self.idle.set(pages, false);
         if woken > 0 {
             IDLE_PAGES.fetch_sub(woken, Relaxed);
         }
@@ -146,7 +141,7 @@ impl Run {
 
     /// Drops up to `most` idle pages; returns how many.
     pub(super) fn drop_idle(&self, most: usize) -> usize {
-        if self.idle.iter().all(|word| word.load(Relaxed) == 0) {
+        if self.idle.is_empty() {
             return 0;
         }
         let mut left = most;
@@ -161,10 +156,16 @@ impl Run {
     }
 
     /// Removes the right to write these pages, which are secured or idle, from the mappings of the
-    /// originator, if it is there. Returns false if a device may be writing them.
-    pub(super) fn protect(&self, pages: Range<usize>, originator: Option<&Domain>) -> bool {
+    /// originator, if it is there: it is gone once `pending` was flushed. Returns false if a device
+    /// may be writing them.
+    pub(super) fn protect(
+        &self,
+        pages: Range<usize>,
+        originator: Option<&Domain>,
+        pending: &mut Pending,
+    ) -> bool {
         match originator {
-            Some(domain) => domain.write_protect(self, pages),
+            Some(domain) => domain.write_protect(self, pages, pending),
             None => {
                 let pages = pages.start as u64..pages.end as u64;
                 self.object.write_protect(pages)
@@ -184,32 +185,6 @@ impl Drop for Run {
     fn drop(&mut self) {
         self.wake(0..self.pages);
     }
-}
-
-/// Returns a bit for each page, none of them set.
-fn bits(pages: usize) -> Result<Box<[AtomicU64]>, OutOfMemory> {
-    let mut words = try_vec(pages.div_ceil(64))?;
-    words.resize_with(pages.div_ceil(64), || AtomicU64::new(0));
-    Ok(words.into_boxed_slice())
-}
-
-/// Sets or clears bits; returns how many that changed.
-fn change(bits: &[AtomicU64], pages: Range<usize>, to: bool) -> usize {
-    let mut changed = 0;
-    each_word(pages, |at, mask| {
-        let Some(word) = bits.get(at) else { return };
-        // Most bits are as they should be.
-        let differs = |word: u64| mask & if to { !word } else { word };
-        if differs(word.load(SeqCst)) == 0 {
-            return;
-        }
-        let before = match to {
-            true => word.fetch_or(mask, SeqCst),
-            false => word.fetch_and(!mask, SeqCst),
-        };
-        changed += differs(before).count_ones() as usize;
-    });
-    changed
 }
 
 impl Pager for Run {
@@ -268,9 +243,10 @@ impl Pager for Run {
 
     fn mark_dirty(&self, index: u64, entering: Option<&Frame>) -> bool {
         let Some(page) = entering else { return true };
-        let may_write = !page.is_lent() && !self.is_secured(index as usize);
-        if may_write {
-            self.wake(index as usize..index as usize + 1);
+        let index = index as usize;
+        let may_write = !page.is_lent() && !self.is_secured(index);
+        if may_write && self.idle.contains(index) {
+            self.wake(index..index + 1);
         }
         may_write
     }

@@ -1,23 +1,30 @@
 //! What a path knows of the pages of one of its runs: references by messages, pages that the
-//! originator is to be told about, and domains that were given single pages.
+//! originator is to be told about, and domains that were given single pages. Such a domain has a
+//! view of the run ([`ShownPages`]) mapped from its first page on, until it leaves the path or the
+//! run ends, so that a message changes page-table entries and no map.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::{
+    sync::{Arc, Weak},
+    vec::Vec,
+};
 use core::ops::Range;
 
+use abi::{Errno, Result};
+use nucleus::pmap::Pending;
+use vm::{
+    ShownPages,
+    account::{self, Charge, Kind},
+};
+
 use super::{
-    MOST_MEMBERS,
     bits::{PageCounts, PageSet},
     domain::Domain,
     run::Run,
 };
 use crate::counters::Counter;
-use abi::{Errno, Result};
 
 /// The most domains that have been given pages of one run.
 const MOST_GRANTEES: usize = 64;
-
-/// The domains that read all runs of a path: its originator, and receivers if it is cached.
-pub(super) type Readers = [Option<Arc<Domain>>; MOST_MEMBERS + 1];
 
 /// The state of a run. [guarded by the lock of the path]
 pub(super) struct RunShares {
@@ -31,10 +38,16 @@ pub(super) struct RunShares {
     grants: Vec<Grant>,
 }
 
-/// Pages that a domain may read because a message includes them.
+/// Pages that a domain may read because messages include them.
 struct Grant {
-    domain: Arc<Domain>,
-    pages: PageSet,
+    /// It may have ended, and its address space with it.
+    domain: Weak<Domain>,
+    view: Arc<ShownPages>,
+    /// The domain has the view mapped, unless the program has replaced it: not while it reads the
+    /// whole run.
+    is_mapped: bool,
+    /// Its memory.
+    _charge: Option<Charge>,
 }
 
 impl RunShares {
@@ -52,7 +65,8 @@ impl RunShares {
 
     /// Returns the bytes that a run of this many pages takes here and in itself.
     pub fn bytes_for(pages: usize) -> usize {
-        pages * 2 + pages / 8 * 2 + 256
+        // Counts of 16 bits; noticed, secured, idle.
+        pages * 2 + pages / 8 * 3 + size_of::<RunShares>() + size_of::<Run>()
     }
 
     /// Whether a message includes any of its pages.
@@ -76,17 +90,14 @@ impl RunShares {
     }
 
     /// Whether all these pages are secured.
-    pub fn are_secured(&self, mut pages: Range<usize>) -> bool {
-        pages.all(|page| self.run.is_secured(page))
+    pub fn are_secured(&self, pages: Range<usize>) -> bool {
+        self.run.next_secured(pages, false).is_none()
     }
 
     /// Whether the domain was given all these pages.
     pub fn is_granted(&self, domain: &Arc<Domain>, pages: Range<usize>) -> bool {
-        let grant = self
-            .grants
-            .iter()
-            .find(|it| Arc::ptr_eq(&it.domain, domain));
-        grant.is_some_and(|grant| grant.pages.next_range(pages, false).is_none())
+        let grant = self.grants.iter().find(|it| it.is_of(domain));
+        grant.is_some_and(|grant| grant.view.shown().next_range(pages, false).is_none())
     }
 
     /// Checks that every page can get one more reference.
@@ -101,47 +112,78 @@ impl RunShares {
         }
     }
 
-    /// Gives the domain those of `pages` that it was not given yet; maps them unless it
-    /// `reads_all` of the path's runs.
+    /// Sees to it that the domain can be [given](RunShares::give) `pages`: has a view mapped in it
+    /// unless it `reads_all` of the path's runs.
     ///
     /// # Errors
-    /// `EUSERS` for too many domains, `ENOMEM`; some pages may have been given then.
-    pub fn grant(
+    /// `EUSERS` for too many domains, `ENOMEM`.
+    pub fn prepare(
         &mut self,
         domain: &Arc<Domain>,
         pages: Range<usize>,
         reads_all: bool,
     ) -> Result<()> {
-        let is_it = |grant: &Grant| Arc::ptr_eq(&grant.domain, domain);
-        let at = match self.grants.iter().position(is_it) {
+        let at = match self.grants.iter().position(|it| it.is_of(domain)) {
             Some(at) => at,
-            None => {
-                if self.grants.len() >= MOST_GRANTEES {
-                    self.grants.retain(|grant| !grant.domain.has_ended());
-                }
-                if self.grants.len() >= MOST_GRANTEES {
-                    return Err(Errno::EUSERS);
-                }
-                let pages = PageSet::new(self.run.pages())?;
-                self.grants.try_reserve(1)?;
-                let domain = domain.clone();
-                self.grants.push(Grant { domain, pages });
-                self.grants.len() - 1
-            }
+            None => self.add_grant(domain)?,
         };
-        let Some(grant) = self.grants.get_mut(at) else {
-            return Ok(());
-        };
-        let mut rest = pages;
-        while let Some(part) = grant.pages.next_range(rest.clone(), false) {
-            rest.start = part.end;
-            if !reads_all {
-                domain.map(&self.run, part.clone(), false)?;
-                Counter::fbuf_grants.add(part.len() as u64);
-            }
-            grant.pages.set_all(part, true);
+        let grant = self.grants.get_mut(at).ok_or(Errno::EUSERS)?;
+        grant.view.prepare(pages).map_err(|_| Errno::ENOMEM)?;
+        if !reads_all && !grant.is_mapped {
+            domain.map_view(&self.run, &grant.view)?;
+            grant.is_mapped = true;
         }
         Ok(())
+    }
+
+    /// Gives the domain those of `pages` that it was not given yet.
+    ///
+    /// # Errors
+    /// Those of [`prepare`](RunShares::prepare), but not if nothing has changed since that.
+    pub fn give(
+        &mut self,
+        domain: &Arc<Domain>,
+        pages: Range<usize>,
+        reads_all: bool,
+    ) -> Result<()> {
+        if !self.grants.iter().any(|it| it.is_of(domain)) {
+            // It has left, or others have taken its place.
+            self.prepare(domain, pages.clone(), reads_all)?;
+        }
+        let grant = self.grants.iter().find(|it| it.is_of(domain));
+        let grant = grant.ok_or(Errno::EUSERS)?;
+        let shown = grant.view.shown();
+        let mut rest = pages;
+        while let Some(part) = shown.next_range(rest.clone(), false) {
+            rest.start = part.end;
+            match grant.is_mapped {
+                true => domain.show(&self.run, &grant.view, part),
+                false => {
+                    shown.set(part, true);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a grant of nothing for a domain; returns its place.
+    fn add_grant(&mut self, domain: &Arc<Domain>) -> Result<usize> {
+        if self.grants.len() >= MOST_GRANTEES {
+            let unused = self.grants.iter().position(Grant::is_unused);
+            let unused = self.grants.remove(unused.ok_or(Errno::EUSERS)?);
+            unused.end(&self.run);
+        }
+        self.grants.try_reserve(1)?;
+        let pages = self.run.pages();
+        let view = ShownPages::new(self.run.clone(), pages)?;
+        let bytes = ShownPages::bytes_for(pages) + size_of::<Grant>();
+        self.grants.push(Grant {
+            domain: Arc::downgrade(domain),
+            view,
+            is_mapped: false,
+            _charge: account::current().map(|it| it.charge(Kind::Fbufs, 0, bytes)),
+        });
+        Ok(self.grants.len() - 1)
     }
 
     /// Adds a reference to each page. [`check_room`](RunShares::check_room) came before.
@@ -150,16 +192,18 @@ impl RunShares {
         self.run.wake(pages);
     }
 
-    /// Removes the right to write those of `pages` that still may be written.
+    /// Removes the right to write those of `pages` that still may be written, once `pending` was
+    /// flushed.
     ///
     /// # Errors
     /// `EBUSY` if a device may be writing them; a part may be secured then.
-    pub fn secure(&mut self, pages: Range<usize>) -> Result<()> {
+    pub fn secure(&mut self, pages: Range<usize>, pending: &mut Pending) -> Result<()> {
         let mut rest = pages;
         while let Some(part) = self.run.next_secured(rest.clone(), false) {
             rest.start = part.end;
             self.run.set_secured(part.clone(), true);
-            if !self.run.protect(part.clone(), self.originator.as_deref()) {
+            let originator = self.originator.as_deref();
+            if !self.run.protect(part.clone(), originator, pending) {
                 self.run.set_secured(part, false);
                 return Err(Errno::EBUSY);
             }
@@ -182,79 +226,102 @@ impl RunShares {
         }
     }
 
-    /// Drops a reference to each page. Pages without one are withdrawn from the domains that were
-    /// given them and may be written again; with `notes`, they are noted for the originator.
-    /// Returns how many notes are new.
-    pub fn unrefer(&mut self, pages: Range<usize>, notes: bool, readers: &Readers) -> usize {
+    /// Drops a reference to each page. Those that have none left are hidden from the domains that
+    /// were given them, once `pending` was flushed; then the caller [frees](RunShares::free) them.
+    pub fn unrefer(&mut self, pages: Range<usize>, pending: &mut Pending) {
         self.references.subtract(pages.clone());
-        self.withdraw_unreferenced(pages, notes, readers)
+        self.hide(pages, pending);
     }
 
-    /// Withdraws pages without references.
-    fn withdraw(&mut self, pages: Range<usize>, notes: bool, readers: &Readers) -> usize {
-        if self.run.set_secured(pages.clone(), false) > 0
-            && let Some(originator) = &self.originator
-        {
-            originator.widen(&self.run, pages.clone());
-        }
-        for grant in &mut self.grants {
-            let mut rest = pages.clone();
-            while let Some(part) = grant.pages.next_range(rest.clone(), true) {
-                rest.start = part.end;
-                let mut readers = readers.iter().flatten();
-                if !readers.any(|reader| Arc::ptr_eq(reader, &grant.domain)) {
-                    grant.domain.unmap(&self.run, part.clone());
+    /// Hides those of `pages` that have no reference from the domains that were given them.
+    fn hide(&mut self, pages: Range<usize>, pending: &mut Pending) {
+        let mut rest = pages;
+        while let Some(free) = self.references.next_range(rest.clone(), true) {
+            rest.start = free.end;
+            for grant in &mut self.grants {
+                let mut rest = free.clone();
+                while let Some(part) = grant.view.shown().next_range(rest.clone(), true) {
+                    rest.start = part.end;
+                    match grant.domain.upgrade().filter(|_| grant.is_mapped) {
+                        Some(domain) => domain.hide(&self.run, &grant.view, part, pending),
+                        None => {
+                            grant.view.shown().set(part, false);
+                        }
+                    }
                 }
-                grant.pages.set_all(part, false);
             }
         }
-        self.grants.retain(|grant| grant.pages.count() > 0);
-        match notes {
-            true => self.noticed.set_all(pages, true),
-            false => 0,
-        }
     }
 
-    /// Withdraws those of `pages` that have no reference. Returns how many notes are new.
-    pub fn withdraw_unreferenced(
-        &mut self,
-        pages: Range<usize>,
-        notes: bool,
-        readers: &Readers,
-    ) -> usize {
+    /// Lets the originator write those of `pages` that have no reference, which are hidden; with
+    /// `notes`, they are noted for it. Returns how many notes are new.
+    pub fn free(&mut self, pages: Range<usize>, notes: bool) -> usize {
         let mut rest = pages;
         let mut noted = 0;
-        while let Some(part) = self.references.next_range(rest.clone(), true) {
-            rest.start = part.end;
-            noted += self.withdraw(part, notes, readers);
+        while let Some(free) = self.references.next_range(rest.clone(), true) {
+            rest.start = free.end;
+            if self.run.set_secured(free.clone(), false) > 0
+                && let Some(originator) = &self.originator
+            {
+                originator.widen(&self.run, free.clone());
+            }
+            if notes {
+                noted += self.noticed.set_all(free, true);
+            }
         }
         noted
     }
 
     /// The address space of a domain goes away.
     pub fn forget_domain(&mut self, domain: &Arc<Domain>) {
-        self.grants
-            .retain(|grant| !Arc::ptr_eq(&grant.domain, domain));
+        self.grants.retain(|grant| !grant.is_of(domain));
+    }
+
+    /// A domain that has joined the path can read all of the run from now on.
+    ///
+    /// # Errors
+    /// `ENOMEM`; nothing has changed then.
+    pub fn join(&mut self, domain: &Arc<Domain>) -> Result<()> {
+        let is_mapped = domain.map(&self.run, false);
+        for grant in self.grants_of(domain) {
+            grant.is_mapped = false;
+        }
+        if is_mapped.is_err() {
+            self.leave(domain);
+        }
+        is_mapped
     }
 
     /// A domain that could read all of the run has left the path: it keeps what messages of other
     /// paths include, as far as memory lasts.
-    pub fn leave_granted(&self, domain: &Arc<Domain>) {
-        domain.unmap(&self.run, 0..self.run.pages());
-        let grants = self.grants.iter();
-        for grant in grants.filter(|it| Arc::ptr_eq(&it.domain, domain)) {
-            let mut rest = 0..self.run.pages();
-            while let Some(part) = grant.pages.next_range(rest.clone(), true) {
-                rest.start = part.end;
-                // Without memory it reads as the empty region.
-                let _ = domain.map(&self.run, part, false);
-            }
+    pub fn leave(&mut self, domain: &Arc<Domain>) {
+        domain.unmap(&self.run);
+        let run = self.run.clone();
+        for grant in self.grants_of(domain) {
+            // Without memory it reads as the empty region.
+            let is_used = !grant.view.shown().is_empty();
+            grant.is_mapped = is_used && domain.map_view(&run, &grant.view).is_ok();
+        }
+        self.drop_unused(domain);
+    }
+
+    /// Ends the domain's grant if no message includes pages that it was given.
+    pub fn drop_unused(&mut self, domain: &Arc<Domain>) {
+        let is_unused = |grant: &Grant| grant.is_of(domain) && grant.is_unused();
+        if let Some(at) = self.grants.iter().position(is_unused) {
+            self.grants.remove(at).end(&self.run);
         }
     }
 
-    /// Whether any domain was given pages.
-    pub fn has_grants(&self) -> bool {
-        !self.grants.is_empty()
+    fn grants_of(&mut self, domain: &Arc<Domain>) -> impl Iterator<Item = &mut Grant> {
+        self.grants.iter_mut().filter(|it| it.is_of(domain))
+    }
+
+    /// The run ends: unmaps it in the domains that were given pages.
+    pub fn end_grants(&mut self) {
+        for grant in core::mem::take(&mut self.grants) {
+            grant.end(&self.run);
+        }
     }
 
     /// Takes the first range of pages that the originator is to be told about. Notices of pages
@@ -268,6 +335,24 @@ impl RunShares {
             if free.is_some() {
                 return free;
             }
+        }
+    }
+}
+
+impl Grant {
+    fn is_of(&self, domain: &Arc<Domain>) -> bool {
+        core::ptr::eq(self.domain.as_ptr(), Arc::as_ptr(domain))
+    }
+
+    /// Whether no message includes pages that its domain was given, or that has ended.
+    fn is_unused(&self) -> bool {
+        self.domain.strong_count() == 0 || self.view.shown().is_empty()
+    }
+
+    /// Unmaps the view.
+    fn end(self, run: &Run) {
+        if let Some(domain) = self.domain.upgrade().filter(|_| self.is_mapped) {
+            domain.unmap(run);
         }
     }
 }

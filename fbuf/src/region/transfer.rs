@@ -1,16 +1,19 @@
 //! Messages: send, receive, free, secure (`fbufs.txt` 3.1, 3.2.3, 3.2.4).
 //!
 //! ```text
-//!   send:     walk the aggregate ─> extents ─> hold those of other paths, one path at a time
-//!                                               └─> lock this path: hold its own, queue, wake
-//!             on a secured path: hold all ─> walk again ─> lock this path: queue, wake
-//!   free:     the last receiver ─> drop the references, one path at a time
-//!                                   └─> pages without any: unmap, writable again, notice
+//!   send:     walk the aggregate ─> extents ─> hold ─> secure ─> walk again ─> give
+//!                 ─> lock this path: queue, wake
+//!   free:     the last receiver ─> drop the references
+//!                                   └─> pages without any: hide, writable again, notice
 //! ```
 //!
-//! *Hold* checks the sender's right to the pages once more, gives them to receivers that cannot
-//! read them, secures them if their path is secured, and adds a reference to each. The check while
-//! the aggregate was read only decides which memory the kernel looks at.
+//! *Hold* checks the sender's right to the pages once more, and adds a reference to each. The check
+//! while the aggregate was read only decides which memory the kernel looks at. *Secure* takes the
+//! right to write them, if this path or theirs is secured; only a secured path walks again. *Give*
+//! shows them to the receivers that cannot read them yet. Pages of this path on which nothing but
+//! *hold* is to be done, since it is cached and volatile, are held last, with the path locked that
+//! gets the message; all others before that, in [`Steps`]: a path is locked for a bounded number of
+//! pages, and a sender that is killed takes back what it has done.
 //!
 //! A program may change nodes until they are secured. So on a secured path the aggregate is walked
 //! again once all that it reached cannot be written, and must not reach more then. A receiver that
@@ -21,7 +24,7 @@ use alloc::{sync::Arc, vec::Vec};
 use core::ops::Range;
 
 use abi::{Errno, Result};
-use nucleus::{VirtRange, frame::check_not_scarce};
+use nucleus::{VirtRange, frame::check_not_scarce, pmap::Pending};
 
 use super::{
     MOST_MEMBERS,
@@ -30,6 +33,9 @@ use super::{
     mode::Mode,
     path::{Path, Role, State},
     reading::Reading,
+    run::Run,
+    shares::RunShares,
+    steps::{Step, Steps},
 };
 use crate::{
     counters::Counter,
@@ -62,7 +68,7 @@ impl Path {
     /// of [`WalkError`](crate::dag::WalkError), `EFAULT` also if an aggregate is changed while it
     /// is secured; `EPERM` for other paths' pages that are not secured, on a path that is; `EUSERS`
     /// if too many domains or messages have one of these; `EBUSY` if a device may be writing a page
-    /// that is to be secured; `ENOMEM`.
+    /// that is to be secured; `EINTR` if the caller is to end; `ENOMEM`.
     pub fn send(&self, sender: &Arc<Domain>, to: Option<u64>, root: u64) -> Result<(u64, usize)> {
         // A full queue is found out before the work.
         self.state.lock().targets(sender, to, None)?;
@@ -90,7 +96,7 @@ impl Path {
             return Err(Errno::E2BIG);
         }
         own.try_reserve(others.len())?;
-        if self.mode().is_secured() {
+        if !self.mode().is_cached() || self.mode().is_secured() {
             others.try_reserve(own.len())?;
             others.append(&mut own);
         }
@@ -98,43 +104,69 @@ impl Path {
         if !others.is_empty() {
             receivers = Some(self.receivers_of(sender, to)?);
             if let Err((error, held)) = self.hold_all(&others, sender) {
-                self.release_first(others, held);
+                others.truncate(held);
+                self.release_all(&others, false);
                 return Err(error);
             }
         }
-        let mut ready = match self.mode().is_secured() {
-            true => self.walk_secured(walk, sender, root),
-            false => Ok(()),
-        };
+        let mut ready = self.secure_all(&others, sender);
+        if ready.is_ok() && self.mode().is_secured() {
+            ready = self.walk_secured(walk, sender, root);
+        }
         // Last: pages that other messages include stay given when this one is not sent.
         if let (Ok(()), Some(receivers)) = (&ready, &receivers) {
             ready = self.give_all(&others, receivers);
         }
         if let Err(error) = ready {
-            self.release_all(others, false);
+            self.release_all(&others, false);
             return Err(error);
         }
         match self.enqueue(walk, sender, to, receivers.as_ref(), root, own, others) {
             Ok(sent) => Ok(sent),
             Err((error, others)) => {
-                self.release_all(others, false);
+                self.release_all(&others, false);
                 Err(error)
             }
         }
     }
 
-    /// Holds extents one by one, for no receiver yet. An error tells how many are held then.
+    /// Holds extents one by one. An error tells how many are held then.
     fn hold_all(
         &self,
         extents: &[Extent],
         sender: &Arc<Domain>,
     ) -> core::result::Result<(), (Errno, usize)> {
-        let none = Receivers::default();
         for (held, extent) in extents.iter().enumerate() {
             let path = &extent.run.path;
             let mut state = path.state.lock();
-            let result = path.hold(&mut state, extent, sender, &none, self.mode());
+            let result = path.hold(&mut state, extent, sender, self.mode());
             result.map_err(|error| (error, held))?;
+        }
+        Ok(())
+    }
+
+    /// Secures those pages of extents that are held which the sender originates, as far as this
+    /// path or theirs is secured.
+    ///
+    /// # Errors
+    /// `EBUSY` if a device may be writing some, `EINTR`; a part may be secured then.
+    fn secure_all(&self, extents: &[Extent], sender: &Arc<Domain>) -> Result<()> {
+        for step in Steps::of(extents) {
+            let path = step.path();
+            if !self.mode().is_secured() && !path.mode().is_secured() {
+                continue;
+            }
+            check_not_dying()?;
+            let mut state = path.state.lock();
+            if state.role(sender) != Role::Originator {
+                continue;
+            }
+            let mut pending = Pending::new();
+            for (run, pages) in step.parts() {
+                let shares = state.shares(run).ok_or(Errno::EFAULT)?;
+                shares.secure(pages, &mut pending)?;
+            }
+            pending.flush();
         }
         Ok(())
     }
@@ -142,14 +174,34 @@ impl Path {
     /// Makes the pages of extents that are held readable for the receivers.
     ///
     /// # Errors
-    /// `EUSERS` for too many domains, `ENOMEM`; a part may be readable then.
+    /// `EUSERS` for too many domains, `ENOMEM`, `EINTR`. None is readable then, except that for a
+    /// caller that is to end pages may be which other messages include.
     fn give_all(&self, extents: &[Extent], receivers: &Receivers) -> Result<()> {
-        for extent in extents {
-            let path = &extent.run.path;
-            // Receivers of a cached path can read its pages already.
-            if !self.mode().is_cached() || !core::ptr::eq(&**path, self) {
-                path.give(&mut path.state.lock(), extent, receivers)?;
+        // Receivers of a cached path can read its pages already.
+        let is_given = |step: &Step<'_>| {
+            let is_own = core::ptr::eq(&**step.path(), self);
+            !self.mode().is_cached() || !is_own
+        };
+        type Act = dyn Fn(&mut RunShares, &Arc<Domain>, Range<usize>, bool) -> Result<()>;
+        let each = |step: &Step<'_>, act: &Act| -> Result<()> {
+            let path = step.path();
+            let mut state = path.state.lock();
+            for (run, pages) in step.parts() {
+                for domain in receivers.iter().flatten() {
+                    let reads_all = path.reads_all(&state, domain);
+                    let shares = state.shares(run).ok_or(Errno::EFAULT)?;
+                    act(shares, domain, pages.clone(), reads_all)?;
+                }
             }
+            Ok(())
+        };
+        // What can fail comes first.
+        for step in Steps::of(extents).filter(is_given) {
+            each(&step, &RunShares::prepare)?;
+        }
+        for step in Steps::of(extents).filter(is_given) {
+            check_not_dying()?;
+            each(&step, &RunShares::give)?;
         }
         Ok(())
     }
@@ -219,17 +271,9 @@ impl Path {
             Ok(bits) => bits,
             Err(error) => return Err((error, others)),
         };
-        // Receivers of a cached path can read its pages already.
-        let receivers = match self.mode().is_cached() {
-            true => Receivers::default(),
-            false => state.domains(bits),
-        };
         for i in 0..extents.len() {
-            if let Err(error) = self.hold(&mut state, &extents[i], sender, &receivers, self.mode())
-            {
-                for extent in &extents[..i] {
-                    self.unhold(&mut state, extent, false);
-                }
+            if let Err(error) = self.hold(&mut state, &extents[i], sender, self.mode()) {
+                self.unhold(&mut state, Steps::of(&extents[..i]), false);
                 return Err((error, others));
             }
         }
@@ -254,28 +298,24 @@ impl Path {
                 Ok((id, notices))
             }
             Err((error, mut extents)) => {
-                for extent in &extents[..own] {
-                    self.unhold(&mut state, extent, false);
-                }
+                self.unhold(&mut state, Steps::of(&extents[..own]), false);
                 extents.drain(..own);
                 Err((error, extents))
             }
         }
     }
 
-    /// Makes the pages of an extent of this path readable for the receivers, and adds a reference
-    /// to each. Secures those that its originator sends, if this path or that of the message, which
-    /// has the mode `by`, is secured.
+    /// Adds a reference to each page of an extent of this path, for a message of a path with the
+    /// mode `by`.
     ///
     /// # Errors
     /// `EFAULT` if the sender may not read them, `EPERM` if it cannot secure them, `EUSERS` for too
-    /// many references or domains, `EBUSY`, `ENOMEM`; nothing has changed then.
+    /// many references; nothing has changed then.
     fn hold(
         &self,
         state: &mut State,
         extent: &Extent,
         sender: &Arc<Domain>,
-        receivers: &Receivers,
         by: Mode,
     ) -> Result<()> {
         let pages = || extent.pages.clone();
@@ -286,87 +326,56 @@ impl Path {
         let has_writer = state.originator.is_some() && !is_originator;
         let shares = state.shares(&extent.run).ok_or(Errno::EFAULT)?;
         shares.check_room(pages())?;
-        let secured = match is_originator {
-            true if by.is_secured() || self.mode().is_secured() => shares.secure(pages()),
-            false if by.is_secured() && has_writer && !shares.are_secured(pages()) => {
-                Err(Errno::EPERM)
-            }
-            _ => Ok(()),
-        };
-        let held = secured.and_then(|()| self.give(state, extent, receivers));
-        match held {
-            Ok(()) => {
-                if let Some(shares) = state.shares(&extent.run) {
-                    shares.refer(pages());
-                }
-                Ok(())
-            }
-            Err(error) => {
-                let readers = state.readers(self.mode(), &extent.run);
-                if let Some(shares) = state.shares(&extent.run) {
-                    shares.withdraw_unreferenced(pages(), false, &readers);
-                }
-                Err(error)
+        if by.is_secured() && has_writer && !shares.are_secured(pages()) {
+            return Err(Errno::EPERM);
+        }
+        shares.refer(pages());
+        Ok(())
+    }
+
+    /// Drops the references of extents of this path; with `notes`, tells the originator.
+    fn unhold<'a>(
+        &self,
+        state: &mut State,
+        steps: impl Iterator<Item = Step<'a>> + Clone,
+        notes: bool,
+    ) {
+        let notes = notes && state.originator.is_some();
+        let parts = || steps.clone().flat_map(|step| step.parts());
+        let mut pending = Pending::new();
+        for (run, pages) in parts() {
+            if let Some(shares) = state.shares(run) {
+                shares.unrefer(pages, &mut pending);
             }
         }
-    }
-
-    /// Makes the pages of an extent of this path readable for the receivers.
-    ///
-    /// # Errors
-    /// `EUSERS` for too many domains, `ENOMEM`; a part may be readable then.
-    fn give(&self, state: &mut State, extent: &Extent, receivers: &Receivers) -> Result<()> {
-        let reads_all = |domain: &Option<Arc<Domain>>| {
-            let domain = domain.as_ref();
-            domain.is_some_and(|domain| self.reads_all(state, domain))
-        };
-        let reads_all: [bool; MOST_MEMBERS] = receivers.each_ref().map(reads_all);
-        let shares = state.shares(&extent.run).ok_or(Errno::EFAULT)?;
-        let mut given = receivers.iter().zip(reads_all);
-        given.try_for_each(|(domain, reads_all)| match domain {
-            Some(domain) => shares.grant(domain, extent.pages.clone(), reads_all),
-            None => Ok(()),
-        })
-    }
-
-    /// Drops the references of an extent of this path; with `notes`, tells the originator.
-    fn unhold(&self, state: &mut State, extent: &Extent, notes: bool) {
-        let notes = notes && state.originator.is_some();
-        let readers = state.readers(self.mode(), &extent.run);
-        let Some(shares) = state.shares(&extent.run) else {
-            return;
-        };
-        let noted = shares.unrefer(extent.pages.clone(), notes, &readers);
+        // What its originator writes from now on is not seen by a receiver.
+        pending.flush();
+        let mut noted = 0;
+        for (run, pages) in parts() {
+            if let Some(shares) = state.shares(run) {
+                noted += shares.free(pages, notes);
+            }
+        }
         if noted > 0 {
             self.note(state, noted);
         }
     }
 
-    /// Drops the references of the first `held` extents.
-    fn release_first(&self, mut extents: Vec<Extent>, held: usize) {
-        extents.truncate(held);
-        self.release_all(extents, false);
-    }
-
     /// Drops the references of a message that no member has any more.
     pub(super) fn release(&self, extents: Vec<Extent>) {
-        self.release_all(extents, true);
+        self.release_all(&extents, true);
     }
 
-    fn release_all(&self, extents: Vec<Extent>, notes: bool) {
-        let mut rest = &extents[..];
-        while let Some(first) = rest.first() {
-            // Neighbouring extents are mostly of one path.
-            let path = &first.run.path;
+    fn release_all(&self, extents: &[Extent], notes: bool) {
+        self.release_steps(Steps::of(extents), notes);
+    }
+
+    fn release_steps(&self, steps: Steps<'_>, notes: bool) {
+        for step in steps {
+            let path = step.path();
             let mut state = path.state.lock();
-            let is_same = |it: &&Extent| Arc::ptr_eq(&it.run.path, path);
-            let count = rest.iter().take_while(is_same).count();
-            for extent in &rest[..count] {
-                path.unhold(&mut state, extent, notes);
-            }
+            path.unhold(&mut state, core::iter::once(step), notes);
             path.retire_unused(&mut state);
-            drop(state);
-            rest = &rest[count..];
         }
     }
 
@@ -430,17 +439,19 @@ impl Path {
         let Some(extents) = state.messages.take_if_free(id) else {
             return Ok(());
         };
-        if extents.iter().all(|it| core::ptr::eq(&*it.run.path, self)) {
-            for extent in &extents {
-                self.unhold(&mut state, extent, true);
+        let mut steps = Steps::of(&extents);
+        // Mostly there is one, for which the path is locked already.
+        let own = |step: &Step<'_>| core::ptr::eq(&**step.path(), self);
+        match steps.next().filter(own) {
+            Some(step) => {
+                self.unhold(&mut state, core::iter::once(step), true);
+                self.retire_unused(&mut state);
             }
-            self.retire_unused(&mut state);
-            drop(state);
-            self.keep(extents);
-        } else {
-            drop(state);
-            self.release(extents);
+            None => steps = Steps::of(&extents),
         }
+        drop(state);
+        self.release_steps(steps, true);
+        self.keep(extents);
         if was_full {
             self.sender.wake_shared(false);
         }
@@ -489,26 +500,36 @@ impl Path {
             let end = bytes.end.min(run.range().end.0 as u64);
             let (_, pages) = reading.pages_at(start..end)?;
             start = end;
-            let extent = Extent { run, pages };
-            {
-                let state = self.state.lock();
-                let Role::Receiver(index) = state.role(domain) else {
-                    return Err(Errno::EPERM);
-                };
-                if !state.holds(index, &extent) {
-                    return Err(Errno::EFAULT);
+            for step in Steps::of(&[Extent { run, pages }]) {
+                check_not_dying()?;
+                for (run, pages) in step.parts() {
+                    self.secure_part(domain, run, pages)?;
                 }
             }
-            let path = &extent.run.path;
-            let mut state = path.state.lock();
-            let shares = state.shares(&extent.run).ok_or(Errno::EFAULT)?;
-            // They may have been freed since.
-            if !shares.are_referenced(extent.pages.clone()) {
-                return Err(Errno::EFAULT);
-            }
-            shares.secure(extent.pages.clone())?;
         }
         Ok(())
+    }
+
+    fn secure_part(&self, domain: &Arc<Domain>, run: &Arc<Run>, pages: Range<usize>) -> Result<()> {
+        {
+            let state = self.state.lock();
+            let Role::Receiver(index) = state.role(domain) else {
+                return Err(Errno::EPERM);
+            };
+            if !state.holds(index, run, pages.clone()) {
+                return Err(Errno::EFAULT);
+            }
+        }
+        let mut state = run.path.state.lock();
+        let shares = state.shares(run).ok_or(Errno::EFAULT)?;
+        // They may have been freed since.
+        if !shares.are_referenced(pages.clone()) {
+            return Err(Errno::EFAULT);
+        }
+        let mut pending = Pending::new();
+        let secured = shares.secure(pages, &mut pending);
+        pending.flush();
+        secured
     }
 
     /// Whether the receiver has a message to take, whether the originator is gone, whether there is
@@ -526,6 +547,15 @@ impl Path {
             has_room: state.messages.has_room() && members.all(|member| member.has_room()),
             notices: state.notices(),
         }
+    }
+}
+
+/// # Errors
+/// `EINTR` if the caller is to end.
+fn check_not_dying() -> Result<()> {
+    match vm::is_dying() {
+        true => Err(Errno::EINTR),
+        false => Ok(()),
     }
 }
 
@@ -584,14 +614,14 @@ impl State {
         })
     }
 
-    /// Whether messages that the receiver holds include all pages of the extent.
-    fn holds(&self, index: usize, extent: &Extent) -> bool {
+    /// Whether messages that the receiver holds include all these pages.
+    fn holds(&self, index: usize, run: &Arc<Run>, pages: Range<usize>) -> bool {
         let held = || {
             let mine = self.messages.iter().filter(|it| it.held >> index & 1 != 0);
             let extents = mine.flat_map(|it| &it.extents);
-            extents.filter(|it| Arc::ptr_eq(&it.run, &extent.run))
+            extents.filter(|it| Arc::ptr_eq(&it.run, run))
         };
-        let mut rest: Range<usize> = extent.pages.clone();
+        let mut rest = pages;
         while rest.start < rest.end {
             let here = held().find(|it| it.pages.contains(&rest.start));
             let Some(found) = here else { return false };

@@ -6,56 +6,12 @@ use std::sync::{
 };
 
 use abi::Errno;
-use fbuf::region::{Domain, Mode, Path};
-use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange, frame, sync::OnceArc, task};
-use vm::{Advice, Map, MapRequest, Place};
+use fbuf::region::{Mode, Path};
+use nucleus::{PAGE_SIZE, Prot, VirtAddr, frame, task};
+use vm::{Advice, MapRequest, Place};
 
-use super::support::{Tasks, byte, new_map};
-
-const CACHED: u32 = 0;
-const UNCACHED: u32 = 1;
-const SECURED: u32 = 2;
-
-/// A process that has entered.
-struct Process {
-    map: Arc<Map>,
-    domain: Arc<Domain>,
-}
-
-impl Process {
-    fn new() -> Process {
-        let map = new_map();
-        let domain = Domain::enter(&map, 1, &OnceArc::new()).expect("room");
-        Process { map, domain }
-    }
-
-    fn path(&self, bits: u32) -> (Arc<Path>, VirtAddr) {
-        let mode = Mode::from_bits(bits).expect("a mode");
-        let path = Path::new(&self.domain, mode, 1).expect("memory");
-        let start = path.grow(&self.domain, 1).expect("memory").start;
-        (path, start)
-    }
-
-    /// Writes a node; whether it may.
-    fn set_node(&self, at: VirtAddr, words: [u64; 4]) -> bool {
-        let bytes = words.map(u64::to_le_bytes);
-        self.map.write(at, bytes.as_flattened()) == 32
-    }
-
-    fn set_leaf(&self, at: VirtAddr, data: VirtAddr, len: usize) {
-        assert!(self.set_node(at, [1, len as u64, data.0 as u64, 0]));
-    }
-
-    fn leave(&self) {
-        self.domain.end();
-        self.map.tear_down();
-    }
-}
-
-fn pages(at: VirtAddr, first: usize, count: usize) -> VirtRange {
-    let start = at + first * PAGE_SIZE;
-    VirtRange::new(start, start + count * PAGE_SIZE)
-}
+use super::process::{CACHED, Process, SECURED, UNCACHED, pages};
+use super::support::{Tasks, byte};
 
 /// A receiver has memory of its own in the middle of what is mapped in it, and memory ends at any
 /// point: what is not mapped as a whole cannot be read.

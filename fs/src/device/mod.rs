@@ -14,9 +14,11 @@ use crate::{File, Kind, Location, OpenFlags, block, page_cache::Cached};
 
 mod block_file;
 mod device_pages;
+mod request_file;
 
 pub use block_file::BlockFile;
 pub use device_pages::{DeviceStore, Opened, sync_all};
+pub use request_file::RequestFile;
 
 pub use crate::vnode::{major, minor, number};
 

@@ -47,7 +47,7 @@ pub use location::Location;
 pub(crate) use location::{Name, same_vnode};
 pub(crate) use mapped::Mapped;
 pub use mount::{Mount, MountFlags, MountRequest};
-pub use open_file::{Asynchronous, File, OpenFlags, Ready};
+pub use open_file::{Asynchronous, File, Linger, OpenFlags, Ready};
 pub(crate) use ownership::{drop_capabilities, hold_ownership};
 
 /// The name of a vnode in its file system.

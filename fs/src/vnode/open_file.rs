@@ -229,4 +229,15 @@ pub trait File: Any + Send + Sync {
     /// Called when the last descriptor in one table that refers to this open file was closed
     /// (`flush` of Linux); the drop of the `Arc` is the release.
     fn closed(&self) {}
+
+    /// Returns what a thread waits for that has dropped the last `Arc` (`SO_LINGER`).
+    fn lingers(&self) -> Option<Arc<dyn Linger>> {
+        None
+    }
+}
+
+/// What goes on behind the end of an open file.
+pub trait Linger: Send + Sync {
+    /// Waits for its end, unless the file is still open. A signal ends the wait.
+    fn wait(&self);
 }

@@ -5,8 +5,7 @@
 use alloc::sync::Arc;
 
 use abi::{Errno, Result};
-use fbuf::{Sink, Source};
-use fs::{File, Location, OpenFlags, Ready};
+use fs::{File, Location, OpenFlags, device::RequestFile};
 use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END, user};
 use vm::{Handing, Inherit, Lock, Map, MapError, Passing, Place};
 
@@ -66,61 +65,33 @@ mod flag {
     pub const CHILDREN_SHARE: u64 = 16;
 }
 
-struct Causeway {
-    location: Location,
-}
-
 /// Opens the device.
 ///
 /// # Errors
 /// None.
 pub fn open(at: &Location, _: u64, _: OpenFlags) -> Result<Arc<dyn File>> {
-    Ok(Arc::new(Causeway {
-        location: at.clone(),
-    }))
+    Ok(RequestFile::new(at, answer))
 }
 
-impl File for Causeway {
-    fn read(&self, _: Option<u64>, _: OpenFlags, _: &mut dyn Sink) -> Result<usize> {
-        Err(Errno::EINVAL)
-    }
-
-    fn write(&self, _: Option<u64>, _: OpenFlags, _: &mut dyn Source) -> Result<usize> {
-        Err(Errno::EINVAL)
-    }
-
-    fn has_readiness(&self) -> bool {
-        false
-    }
-
-    fn ready_now(&self) -> Option<Ready> {
-        Some(Ready::ALWAYS)
-    }
-
-    fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
-        let space = thread::current_space().ok_or(Errno::ENOTTY)?;
-        let map = space.map();
-        match command {
-            request::VERSION => give(argument, VERSION),
-            request::INHERIT => {
-                let [start, len, what] = user::read(argument)?;
-                inherit(map, start, len, what)
-            }
-            request::COUNTS => give(argument, counts(map)),
-            request::ENTRY => {
-                let [address, ..]: [u64; 8] = user::read(argument)?;
-                give(argument, entry(map, address)?)
-            }
-            request::PASS => {
-                let words = user::read(argument)?;
-                give(argument, pass(map, words)?)
-            }
-            _ => Err(Errno::ENOTTY),
+fn answer(command: u32, argument: VirtAddr) -> Result<usize> {
+    let space = thread::current_space().ok_or(Errno::ENOTTY)?;
+    let map = space.map();
+    match command {
+        request::VERSION => give(argument, VERSION),
+        request::INHERIT => {
+            let [start, len, what] = user::read(argument)?;
+            inherit(map, start, len, what)
         }
-    }
-
-    fn location(&self) -> Option<&Location> {
-        Some(&self.location)
+        request::COUNTS => give(argument, counts(map)),
+        request::ENTRY => {
+            let [address, ..]: [u64; 8] = user::read(argument)?;
+            give(argument, entry(map, address)?)
+        }
+        request::PASS => {
+            let words = user::read(argument)?;
+            give(argument, pass(map, words)?)
+        }
+        _ => Err(Errno::ENOTTY),
     }
 }
 

@@ -449,6 +449,11 @@ pub fn current_space() -> Option<Arc<Space>> {
     with_current(Thread::space)?
 }
 
+/// Returns the descriptors of the current thread; `None` in a task of the kernel.
+pub fn current_files() -> Option<Arc<files::FileTable>> {
+    with_current(|thread| thread.with_shared(|shared| shared.files.clone()))?
+}
+
 /// Returns what the current thread shares with others; `None` in a task of the kernel.
 pub fn current_shared() -> Option<Shared> {
     with_current(Thread::shared)?

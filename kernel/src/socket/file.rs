@@ -7,7 +7,9 @@ use abi::{
     raw::general::{O_NONBLOCK, O_RDWR},
 };
 use fbuf::{Sink, Source};
-use fs::{Asynchronous, Attributes, File, Kind, Location, Mount, OpenFlags, Ready, Vnode, vnode};
+use fs::{
+    Asynchronous, Attributes, File, Kind, Linger, Location, Mount, OpenFlags, Ready, Vnode, vnode,
+};
 use nucleus::{VirtAddr, task::Watch};
 use vm::Pager;
 
@@ -49,6 +51,14 @@ impl Drop for SocketFile {
 }
 
 impl File for SocketFile {
+    fn lingers(&self) -> Option<Arc<dyn Linger>> {
+        let time = self.socket.common().linger()?;
+        match time.is_zero() {
+            true => None,
+            false => self.socket.lingers(time),
+        }
+    }
+
     fn read(&self, at: Option<u64>, flags: OpenFlags, to: &mut dyn Sink) -> Result<usize> {
         if at.is_some() {
             return Err(Errno::ESPIPE);

@@ -1,10 +1,10 @@
 //! The operations of a socket, which an address family implements.
 
 use alloc::sync::Arc;
-use core::{any::Any, sync::atomic::AtomicU32};
+use core::{any::Any, sync::atomic::AtomicU32, time::Duration};
 
 use abi::{Errno, Result, raw::net as raw};
-use fs::Ready;
+use fs::{Linger, Ready};
 use nucleus::{VirtAddr, task::Watch};
 use vm::Pager;
 
@@ -124,6 +124,17 @@ pub trait Socket: Any + Send + Sync {
 
     /// A common option has been changed: for a family that has to act on it.
     fn option_changed(&self, _name: u32) {}
+
+    /// Returns what `close` waits for, up to so long, where its peer has not got all.
+    fn lingers(&self, _time: Duration) -> Option<Arc<dyn Linger>> {
+        None
+    }
+
+    /// Returns the sizes of the send and receive buffers that programs see.
+    fn buffers(&self) -> (usize, usize) {
+        let common = self.common();
+        (common.send_buffer(), common.receive_buffer())
+    }
 
     /// Whether it heeds [`Common::peek_from`].
     fn looks_from_a_place(&self) -> bool {

@@ -11,7 +11,7 @@ use super::{Filter, SocketTable, queue::Queue};
 use crate::{
     Family, Waits,
     ip::{self, Network},
-    ports::{Hold, NameOptions},
+    ports::{self, Hold, NameOptions, Search},
 };
 
 /// Bytes of the receive buffer, overhead included: Linux's `net.core.rmem_default`.
@@ -162,7 +162,10 @@ impl Socket {
         });
         if let Protocol::Raw(number) = protocol {
             network.note_raw(true);
-            table.lock().add(number.into(), &socket);
+            if let Err(error) = table.lock().add(number.into(), &socket) {
+                // It receives nothing, as its first call tells.
+                socket.inner().error = Some(error);
+            }
         }
         socket
     }
@@ -275,15 +278,25 @@ impl Socket {
             inner.local = inner.bound_to.map(|ip| SocketAddr::new(ip, 0));
             return Ok(());
         }
-        let mut table = self.table();
-        self.bind_in(&mut table, address)?;
-        let mut inner = self.inner();
-        inner.bound = address.port() != 0;
-        inner.bound_to = Some(ip);
-        Ok(())
+        ports::search(|search| {
+            let mut table = self.table();
+            let done = self.bind_in(&mut table, address, search)?;
+            if done.is_some() {
+                let mut inner = self.inner();
+                inner.bound = address.port() != 0;
+                inner.bound_to = Some(ip);
+            }
+            Ok(done)
+        })
     }
 
-    fn bind_in(self: &Arc<Socket>, table: &mut SocketTable, address: SocketAddr) -> Result<()> {
+    /// Takes one step to bind the socket. `None` if the search for a port is to go on.
+    fn bind_in(
+        self: &Arc<Socket>,
+        table: &mut SocketTable,
+        address: SocketAddr,
+        search: &mut Search,
+    ) -> Result<Option<()>> {
         let options = {
             let inner = self.inner();
             if inner.hold.is_some() {
@@ -291,12 +304,17 @@ impl Socket {
             }
             inner.options
         };
-        let hold = table.ports.bind_name(address, &options.name)?;
-        table.add(hold.port, self);
+        let Some(hold) = table.ports.bind_name(address, &options.name, search)? else {
+            return Ok(None);
+        };
+        if let Err(error) = table.add(hold.port, self) {
+            table.ports.release(hold);
+            return Err(error);
+        }
         let mut inner = self.inner();
         inner.hold = Some(hold);
         inner.local = Some(SocketAddr::new(address.ip(), hold.port));
-        Ok(())
+        Ok(Some(()))
     }
 
     /// Gives a socket without a name one, for sending.
@@ -307,9 +325,8 @@ impl Socket {
         if self.inner().hold.is_some() {
             return Ok(());
         }
-        let mut table = self.table();
         let any = SocketAddr::new(self.family.unspecified(), 0);
-        match self.bind_in(&mut table, any) {
+        match ports::search(|search| self.bind_in(&mut self.table(), any, search)) {
             Err(Errno::EADDRINUSE) => Err(Errno::EAGAIN),
             // Another thread has bound it meanwhile.
             Err(Errno::EINVAL) => Ok(()),
@@ -388,7 +405,7 @@ impl Socket {
     ///
     /// # Errors
     /// `EINVAL` for an address that is no group, `EADDRINUSE` if it is a member, `ENOBUFS` if it is
-    /// in too many groups, or all sockets together are.
+    /// in too many groups, or its user's or all sockets together are, `ENOMEM`.
     pub fn join(&self, group: IpAddr, interface: u32) -> Result<()> {
         if !group.is_multicast() {
             return Err(Errno::EINVAL);
@@ -413,10 +430,11 @@ impl Socket {
         }
         table.join(group);
         drop(table);
-        if !self.network.join(group, at) {
+        let user = self.inner().options.name.user;
+        if let Err(error) = self.network.join(group, at, user) {
             // Another thread may have left it meanwhile.
             let _ = self.leave(group, interface);
-            return Err(Errno::ENOBUFS);
+            return Err(error);
         }
         let is_member = {
             let mut inner = self.inner();

@@ -93,8 +93,18 @@ impl Receivers {
 
 impl SocketTable {
     /// Adds a socket at its port, or at its protocol's number.
-    pub(super) fn add(&mut self, key: u16, socket: &Arc<Socket>) {
-        self.sockets.entry(key).or_default().push(socket.clone());
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(super) fn add(&mut self, key: u16, socket: &Arc<Socket>) -> Result<()> {
+        let sockets = self.sockets.entry(key).or_default();
+        let room = sockets.try_reserve(1);
+        if room.is_ok() {
+            sockets.push(socket.clone());
+        } else if sockets.is_empty() {
+            self.sockets.remove(&key);
+        }
+        Ok(room?)
     }
 
     /// Removes a socket from its port, or from its protocol's number.

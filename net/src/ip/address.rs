@@ -4,6 +4,27 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use abi::{Errno, Result};
 
+use crate::packet::Sum;
+
+/// Returns the sum of the pseudo header, which is part of a transport checksum.
+pub(super) fn pseudo_sum(from: IpAddr, to: IpAddr, protocol: u8, len: usize) -> Sum {
+    let mut sum = Sum::default();
+    match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) if protocol != super::ICMP => {
+            sum.add(&from.octets());
+            sum.add(&to.octets());
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            sum.add(&from.octets());
+            sum.add(&to.octets());
+        }
+        _ => return sum,
+    }
+    sum.add(&(len as u32).to_be_bytes());
+    sum.add(&[0, 0, 0, protocol]);
+    sum
+}
+
 /// The version of IP for which a socket was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]

@@ -4,6 +4,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use core::net::IpAddr;
 
 use fbuf::Aggregate;
+use nucleus::frame;
 
 /// The longest packet.
 const MOST_BYTES: usize = 65_535;
@@ -109,10 +110,10 @@ impl Fragments {
         Some(whole)
     }
 
-    /// Makes room for another packet of the sender; false if it has too many.
+    /// Makes room for another packet of the sender; false if it has too many, or without memory.
     fn admit(&mut self, key: &Key) -> bool {
         let own = self.packets.keys().filter(|other| other.from == key.from);
-        if own.count() >= MOST_OF_ONE {
+        if own.count() >= MOST_OF_ONE || frame::is_scarce() {
             return false;
         }
         if self.packets.len() >= MOST_PACKETS {

@@ -1,44 +1,90 @@
-//! Membership in groups: which ones are joined on which interface, and what routers and switches
-//! are told of it (IGMP version 2, RFC 2236; MLD version 1, RFC 2710).
+//! Membership in groups: which ones are joined on which interface, and what queries of routers and
+//! switches ask of it.
 
 use alloc::collections::BTreeMap;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use abi::{Errno, Result};
+use nucleus::frame;
+
 use super::{
-    Family, ICMP_V6, IGMP,
+    Family,
     input::Received,
     interface::{Interface, LOOPBACK},
     network::Network,
-    output::pseudo_sum,
+    reports::{self, Membership},
 };
-use crate::{
-    packet::{Head, Sum},
-    timer::now,
-};
+use crate::{packet::Sum, timer::now};
 
-/// The most groups of all interfaces that sockets join and the link is told of.
+/// The most groups of all interfaces that sockets join and the link is told of, and those of them
+/// that sockets of an ordinary user were the first to join.
 const MOST: usize = 1024;
+const MOST_OF_ONE: usize = 256;
 /// Types of messages of IGMP, and of ICMP for IPv6.
 const QUERY: u8 = 0x11;
-const REPORT: u8 = 0x16;
-const LEAVE: u8 = 0x17;
 pub(super) const LISTENER_QUERY: u8 = 130;
-const LISTENER_REPORT: u8 = 131;
-const LISTENER_DONE: u8 = 132;
-/// The option that makes routers look at a packet, for IPv4 and as a header of IPv6 (RFC 2113, RFC
-/// 2711).
-const ALERT_V4: [u8; 4] = [0x94, 4, 0, 0];
-const ALERT_V6: [u8; 8] = [ICMP_V6, 0, 5, 2, 0, 0, 1, 0];
-/// Groups of all routers.
-const ROUTERS_V4: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 2);
-const ROUTERS_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
-/// Groups that all machines are members of: they are not reported.
-const ALL_V4: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
-const ALL_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+/// Bytes of queries of IGMP version 3 and MLD version 2, which are longer than those before.
+const QUERY_V3: usize = 12;
+const LISTENER_QUERY_V2: usize = 28;
 
-/// Groups by interface, with the number of members.
+/// Groups by interface.
 #[derive(Default, Debug)]
-pub(super) struct Groups(BTreeMap<(u32, IpAddr), u32>);
+pub(super) struct Groups(BTreeMap<(u32, IpAddr), Members>);
+
+/// The members of a group.
+#[derive(Clone, Copy, Debug)]
+struct Members {
+    count: u32,
+    /// The user whose socket was the first one.
+    user: u32,
+}
+
+impl Groups {
+    /// Adds a member; returns whether it is the first one.
+    ///
+    /// # Errors
+    /// `ENOBUFS` if there are too many groups, `ENOMEM`.
+    fn join(&mut self, group: (u32, IpAddr), by: Joining) -> Result<bool> {
+        if let Some(members) = self.0.get_mut(&group) {
+            members.count += 1;
+            return Ok(false);
+        }
+        let user = match by {
+            Joining::Own => 0,
+            Joining::Socket(user) => {
+                let own = self.0.values().filter(|members| members.user == user);
+                if self.0.len() >= MOST || user != 0 && own.count() >= MOST_OF_ONE {
+                    return Err(Errno::ENOBUFS);
+                }
+                frame::check_not_scarce()?;
+                user
+            }
+        };
+        self.0.insert(group, Members { count: 1, user });
+        Ok(true)
+    }
+
+    /// Removes a member; returns whether it was the last one.
+    fn leave(&mut self, group: (u32, IpAddr)) -> bool {
+        match self.0.get_mut(&group) {
+            Some(Members { count: 1, .. }) => self.0.remove(&group).is_some(),
+            Some(members) => {
+                members.count -= 1;
+                false
+            }
+            None => false,
+        }
+    }
+}
+
+/// A member of a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Joining {
+    /// An interface's address. There are few: addresses are limited.
+    Own,
+    /// A socket of this user.
+    Socket(u32),
+}
 
 impl Network {
     /// Returns the number of the interface on which a group is joined; 0 leaves that to the routes.
@@ -51,48 +97,35 @@ impl Network {
         }
     }
 
-    /// Notes that a socket has joined a group on an interface. The link is told of the first one.
-    /// Returns false if there are too many groups: the link is not told, and nothing is to be left.
-    pub(crate) fn join(&self, group: IpAddr, index: u32) -> bool {
-        self.join_one_of(MOST, group, index)
+    /// Notes that a socket of a user has joined a group on an interface. The link is told of the
+    /// first one.
+    ///
+    /// # Errors
+    /// `ENOBUFS` if there are too many groups, or too many of this user, `ENOMEM`: the link is not
+    /// told, and nothing is to be left.
+    pub(crate) fn join(&self, group: IpAddr, index: u32, user: u32) -> Result<()> {
+        self.join_by(Joining::Socket(user), group, index)
     }
 
-    /// Joins the group of an address. There are few: addresses are limited.
+    /// Joins the group of an address.
     pub(super) fn join_own(&self, group: IpAddr, index: u32) {
-        self.join_one_of(usize::MAX, group, index);
+        // Nothing refuses that.
+        let _ = self.join_by(Joining::Own, group, index);
     }
 
-    fn join_one_of(&self, most: usize, group: IpAddr, index: u32) -> bool {
-        let is_first = {
-            let mut groups = self.groups.lock();
-            if groups.0.len() >= most && !groups.0.contains_key(&(index, group)) {
-                return false;
-            }
-            let count = groups.0.entry((index, group)).or_default();
-            *count += 1;
-            *count == 1
-        };
+    fn join_by(&self, by: Joining, group: IpAddr, index: u32) -> Result<()> {
+        let is_first = self.groups.lock().join((index, group), by)?;
         if is_first && let Some(interface) = self.interface(index) {
-            self.tell_of_group(&interface, group, true);
+            self.tell_of_group(&interface, group, Membership::Begins);
         }
-        true
+        Ok(())
     }
 
     /// Notes that a socket has left a group.
     pub(crate) fn leave(&self, group: IpAddr, index: u32) {
-        let is_last = {
-            let mut groups = self.groups.lock();
-            match groups.0.get_mut(&(index, group)) {
-                Some(1) => groups.0.remove(&(index, group)).is_some(),
-                Some(count) => {
-                    *count -= 1;
-                    false
-                }
-                None => false,
-            }
-        };
+        let is_last = self.groups.lock().leave((index, group));
         if is_last && let Some(interface) = self.interface(index) {
-            self.tell_of_group(&interface, group, false);
+            self.tell_of_group(&interface, group, Membership::Ends);
         }
     }
 
@@ -109,7 +142,7 @@ impl Network {
                         groups.0.range((Excluded(last), Unbounded)).next()
                     }
                 };
-                found.map(|(key, count)| (*key, *count))
+                found.map(|(key, members)| (*key, members.count))
             };
             let Some((key, count)) = next else { return };
             visit(key.0, key.1, count);
@@ -119,6 +152,7 @@ impl Network {
 
     /// Answers a query of IGMP.
     pub(super) fn receive_igmp(&self, interface: &Interface, packet: &Received) {
+        let is_old = packet.data.len() < QUERY_V3;
         let mut message = [0; 8];
         let mut sum = Sum::default();
         sum.add_slices(&packet.data);
@@ -126,7 +160,7 @@ impl Network {
             return;
         }
         let asked = Ipv4Addr::new(message[4], message[5], message[6], message[7]);
-        self.answer_query(interface, asked.into());
+        self.answer_query(interface, asked.into(), is_old);
     }
 
     /// Answers a query of MLD, whose checksum was verified.
@@ -138,12 +172,17 @@ impl Network {
         }
         let mut group = [0; 16];
         group.copy_from_slice(&message[8..24]);
-        self.answer_query(interface, Ipv6Addr::from(group).into());
+        let is_old = packet.data.len() < LISTENER_QUERY_V2;
+        self.answer_query(interface, Ipv6Addr::from(group).into(), is_old);
     }
 
     /// Tells of the groups that a query asks for: one, or all. A flood of queries is answered at
     /// the rate of messages about errors.
-    fn answer_query(&self, interface: &Interface, asked: IpAddr) {
+    /// After one of an old version, reports are of that version, too.
+    fn answer_query(&self, interface: &Interface, asked: IpAddr, is_old: bool) {
+        if is_old {
+            interface.note_old_querier(asked.is_ipv4(), now());
+        }
         let mut next = Some(asked);
         if asked.is_unspecified() {
             next = self.group_behind(interface.index(), asked);
@@ -157,7 +196,7 @@ impl Network {
                 if !self.errors.lock().take(now()) {
                     return;
                 }
-                self.tell_of_group(interface, group, true);
+                self.tell_of_group(interface, group, Membership::GoesOn);
             }
             if !asked.is_unspecified() {
                 return;
@@ -175,7 +214,7 @@ impl Network {
         for family in [Family::V4, Family::V6] {
             let mut last = family.unspecified();
             while let Some(group) = self.group_behind(index, last) {
-                self.tell_of_group(&interface, group, true);
+                self.tell_of_group(&interface, group, Membership::Begins);
                 last = group;
             }
         }
@@ -189,62 +228,14 @@ impl Network {
         let (key, _) = rest.next()?;
         (key.0 == index && key.1.is_ipv4() == last.is_ipv4()).then_some(key.1)
     }
-
-    /// Tells the link that this machine is a member of a group, or not any more.
-    fn tell_of_group(&self, interface: &Interface, group: IpAddr, is_member: bool) {
+    /// Tells the link whether this machine is a member of a group.
+    fn tell_of_group(&self, interface: &Interface, group: IpAddr, what: Membership) {
         if interface.is_loopback() || !interface.is_up() {
             return;
         }
-        let mut head = Head::default();
-        let to: IpAddr = match group {
-            IpAddr::V4(ALL_V4) | IpAddr::V6(ALL_V6) => return,
-            IpAddr::V4(own) => {
-                let to = if is_member { own } else { ROUTERS_V4 };
-                let message = head.push(8);
-                message[0] = if is_member { REPORT } else { LEAVE };
-                message[4..8].copy_from_slice(&own.octets());
-                let mut sum = Sum::default();
-                sum.add(message);
-                message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
-                let from = match interface.source_for(group) {
-                    Some(IpAddr::V4(from)) => from,
-                    _ => Ipv4Addr::UNSPECIFIED,
-                };
-                let header = head.push(24);
-                header[..4].copy_from_slice(&[0x46, 0xc0, 0, 32]);
-                header[6..10].copy_from_slice(&[0x40, 0, 1, IGMP]);
-                header[12..16].copy_from_slice(&from.octets());
-                header[16..20].copy_from_slice(&to.octets());
-                header[20..].copy_from_slice(&ALERT_V4);
-                let mut sum = Sum::default();
-                sum.add(header);
-                header[10..12].copy_from_slice(&sum.finish().to_be_bytes());
-                to.into()
-            }
-            IpAddr::V6(own) => {
-                let to = if is_member { own } else { ROUTERS_V6 };
-                let near = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
-                let from = match interface.source_for(near.into()) {
-                    Some(IpAddr::V6(from)) if from.is_unicast_link_local() => from,
-                    _ => Ipv6Addr::UNSPECIFIED,
-                };
-                let message = head.push(24);
-                message[0] = if is_member {
-                    LISTENER_REPORT
-                } else {
-                    LISTENER_DONE
-                };
-                message[8..24].copy_from_slice(&own.octets());
-                let mut sum = pseudo_sum(from.into(), to.into(), ICMP_V6, 24);
-                sum.add(message);
-                message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
-                head.push(8).copy_from_slice(&ALERT_V6);
-                let header = head.push(40);
-                header[..8].copy_from_slice(&[0x60, 0, 0, 0, 0, 32, 0, 1]);
-                header[8..24].copy_from_slice(&from.octets());
-                header[24..].copy_from_slice(&to.octets());
-                to.into()
-            }
+        let is_old = interface.has_old_querier(group.is_ipv4(), now());
+        let Some((head, to)) = reports::write(interface, group, what, is_old) else {
+            return;
         };
         // The interface may have no address yet (RFC 3590).
         if let Ok(route) = self.link(interface.index(), to) {

@@ -11,6 +11,7 @@ use smoltcp::wire::{Ipv4Packet, Ipv6Packet};
 
 use super::{
     ICMP, ICMP_V6, IGMP, TCP, UDP,
+    address::pseudo_sum,
     errors::Refusal,
     ethernet::{self, Arp, Discovery},
     fragments::{Fragment, Key},
@@ -18,7 +19,7 @@ use super::{
     interface::{Address, AddressState, Interface},
     neighbours::Neighbour,
     network::{Change, Network},
-    output::{FRAGMENT, HEADER_V4, HEADER_V6, Sending, pseudo_sum, send_to},
+    output::{FRAGMENT, HEADER_V4, HEADER_V6, Sending, send_to},
     routes::LEAST_MTU_V6,
 };
 use crate::{

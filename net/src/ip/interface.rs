@@ -17,6 +17,7 @@ use super::{
 use crate::{
     link::{Device, Direction, Features, Mac, Taps},
     packet::Packet,
+    room::lock_with_room,
 };
 
 /// The number of the loopback interface.
@@ -25,6 +26,10 @@ pub const LOOPBACK: u32 = 1;
 const MOST_ADDRESSES: usize = 64;
 /// The least MTU that can be set: the one of every link (RFC 791).
 const LEAST_MTU: u32 = 68;
+
+/// The time for which a router's old version is spoken, in nanoseconds: two intervals of queries,
+/// and the time of an answer (RFC 3376 8.12).
+const OLD_QUERIER: u64 = 260_000_000_000;
 
 /// The name of an interface: 15 bytes at most, then zeros.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -193,6 +198,8 @@ pub struct Interface {
     mtu: AtomicU32,
     /// Its address on the link by the administrator's will.
     mac: SpinLock<Option<Mac>>,
+    /// Until when routers speak IGMP version 2 and MLD version 1, in nanoseconds since boot.
+    old_queriers: [AtomicU64; 2],
     /// Those that see its packets.
     taps: Arc<Taps>,
     /// See [`Traffic`].
@@ -217,6 +224,7 @@ impl Interface {
             watches: AtomicBool::new(false),
             mtu: AtomicU32::new(u32::MAX),
             mac: SpinLock::new(Rank::Leaf, None),
+            old_queriers: [const { AtomicU64::new(0) }; 2],
             taps,
             traffic: Traffic::default(),
             addresses: SpinLock::new(Rank::Leaf, Vec::new()),
@@ -308,6 +316,16 @@ impl Interface {
         self.watchers.load(Relaxed) > 0
     }
 
+    /// Notes at `now` that a router has asked for groups of IPv4 or IPv6 by an old version.
+    pub(super) fn note_old_querier(&self, is_v4: bool, now: u64) {
+        self.old_queriers[usize::from(is_v4)].store(now + OLD_QUERIER, Relaxed);
+    }
+
+    /// Tells whether a router did so of late.
+    pub fn has_old_querier(&self, is_v4: bool, now: u64) -> bool {
+        now < self.old_queriers[usize::from(is_v4)].load(Relaxed)
+    }
+
     /// Adds a user of packets for other machines.
     pub fn watch(&self) {
         if self.watchers.fetch_add(1, Relaxed) == 0 {
@@ -373,14 +391,13 @@ impl Interface {
 
     /// Adds an address, or changes what is known of one that is there; returns what was known.
     pub(super) fn put_address(&self, address: Address) -> Result<Option<Address>> {
-        let mut addresses = self.addresses.lock();
+        let mut addresses = lock_with_room(&self.addresses)?;
         if let Some(old) = addresses.iter_mut().find(|old| old.ip == address.ip) {
             return Ok(Some(core::mem::replace(old, address)));
         }
         if addresses.len() >= MOST_ADDRESSES {
             return Err(Errno::ENOBUFS);
         }
-        addresses.try_reserve(1)?;
         addresses.push(address);
         Ok(None)
     }

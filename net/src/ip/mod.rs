@@ -6,7 +6,7 @@
 //!   paths; `configure`: more of what programs change; `source`: the choice of a packet's source;
 //! - `input`: packets that arrive; `output`: packets that are sent;
 //! - `neighbours`: addresses on the link; `ethernet`: formats of the link;
-//! - `groups`: membership in groups, told by IGMP and MLD;
+//! - `groups`: membership in groups; `reports`: how IGMP and MLD tell of it;
 //! - `fragments`: parts of packets; `errors`: messages of ICMP about packets;
 //! - `raw`: the packets of raw sockets; `icmp`: the echo replies to those.
 //!
@@ -26,6 +26,7 @@ mod neighbours;
 mod network;
 mod output;
 mod raw;
+mod reports;
 mod routes;
 mod source;
 

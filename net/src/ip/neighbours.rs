@@ -8,6 +8,7 @@ use alloc::{
 use core::net::IpAddr;
 
 use abi::Result;
+use nucleus::frame;
 
 use crate::{link::Mac, packet::Packet};
 
@@ -139,8 +140,12 @@ impl Neighbours {
         }
     }
 
-    /// Adds an entry without an address; makes room for it if necessary.
+    /// Adds an entry without an address; makes room for it if necessary. Without memory there is
+    /// none.
     fn add(&mut self, to: IpAddr, now: u64) {
+        if frame::is_scarce() {
+            return;
+        }
         if self.table.len() >= MOST {
             let oldest = self.table.iter().filter(|(_, entry)| !entry.is_fixed);
             let oldest = oldest.min_by_key(|(_, entry)| entry.used_at);

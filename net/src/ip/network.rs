@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     link::{Device, Loopback, Taps},
+    room::lock_with_room,
     timer::{Alarm, now},
 };
 
@@ -202,7 +203,7 @@ impl Network {
                     names.find(|&name| !has(name)).ok_or(Errno::ENOBUFS)?
                 }
             };
-            let mut interfaces = self.interfaces.lock();
+            let mut interfaces = lock_with_room(&self.interfaces)?;
             // Another one that came meanwhile may have the name.
             if interfaces.len() != count {
                 continue;
@@ -210,7 +211,6 @@ impl Network {
             if count >= MOST_INTERFACES {
                 return Err(Errno::ENOBUFS);
             }
-            interfaces.try_reserve(1)?;
             // Numbers rise, and none is used again.
             let index = self.next_index.fetch_add(1, Relaxed);
             let fresh = Interface::new(index, name, device, self.taps.clone());
@@ -365,7 +365,7 @@ impl Network {
     pub fn put_address(&self, index: u32, address: Address) -> Result<()> {
         let interface = self.interface(index).ok_or(Errno::ENODEV)?;
         // There is room for it, so that nothing is half done.
-        self.own.lock().try_reserve(1)?;
+        drop(lock_with_room(&self.own)?);
         let old = interface.put_address(address)?;
         self.note_own(address.ip);
         if let Some(old) = old.filter(|old| old.prefix != address.prefix) {

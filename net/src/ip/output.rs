@@ -11,6 +11,7 @@ use smoltcp::wire::{Ipv4Packet, Ipv6Packet};
 
 use super::{
     ICMP_V6,
+    address::pseudo_sum,
     ethernet::{self, Arp, Discovery},
     interface::Interface,
     neighbours::{Answer, Question},
@@ -20,7 +21,7 @@ use super::{
 use crate::{
     counters::Counter,
     link::Mac,
-    packet::{Checksum, Head, Packet, Sum},
+    packet::{Checksum, Head, Packet},
     timer::now,
 };
 
@@ -62,25 +63,6 @@ impl Default for Sending {
             checksum: None,
         }
     }
-}
-
-/// Returns the sum of the pseudo header, which is part of a transport checksum.
-pub(super) fn pseudo_sum(from: IpAddr, to: IpAddr, protocol: u8, len: usize) -> Sum {
-    let mut sum = Sum::default();
-    match (from, to) {
-        (IpAddr::V4(from), IpAddr::V4(to)) if protocol != super::ICMP => {
-            sum.add(&from.octets());
-            sum.add(&to.octets());
-        }
-        (IpAddr::V6(from), IpAddr::V6(to)) => {
-            sum.add(&from.octets());
-            sum.add(&to.octets());
-        }
-        _ => return sum,
-    }
-    sum.add(&(len as u32).to_be_bytes());
-    sum.add(&[0, 0, 0, protocol]);
-    sum
 }
 
 /// A part of a packet: where it begins, and whether more follow.

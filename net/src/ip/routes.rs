@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use core::{net::IpAddr, sync::atomic::Ordering::Relaxed};
 
 use abi::{Errno, Result};
-use nucleus::Pieces;
+use nucleus::{Pieces, frame};
 
 use super::{
     Family,
@@ -13,7 +13,7 @@ use super::{
     interface::{Interface, LOOPBACK, Origin},
     network::{Change, Network},
 };
-use crate::timer::now;
+use crate::{room::lock_with_room, timer::now};
 
 /// The most routes, and paths with a small MTU that are remembered.
 const MOST_ROUTES: usize = 1024;
@@ -128,7 +128,7 @@ impl Network {
     /// # Errors
     /// `ENOMEM`, `ENOBUFS` if there are too many.
     pub fn put_route(&self, route: RouteEntry) -> Result<()> {
-        let mut routes = self.routes.lock();
+        let mut routes = lock_with_room(&self.routes)?;
         if let Some(old) = routes.iter_mut().find(|old| old.is_same(&route)) {
             let is_of_link = |it: &RouteEntry| matches!(it.origin, Origin::Router | Origin::Dhcp);
             if is_of_link(&route) && !is_of_link(old) {
@@ -139,7 +139,6 @@ impl Network {
             if routes.len() >= MOST_ROUTES {
                 return Err(Errno::ENOBUFS);
             }
-            routes.try_reserve(1)?;
             // The longest prefix comes first, then the least metric.
             let key = |it: &RouteEntry| (u8::MAX - it.prefix.bits(), it.metric);
             let at = routes.partition_point(|other| key(other) <= key(&route));
@@ -291,8 +290,13 @@ impl Network {
             LEAST_MTU_V6
         };
         let mtu = mtu.max(least);
+        // Without memory it is not remembered.
+        let is_scarce = frame::is_scarce();
         let mut paths = self.paths.lock();
         let now = now();
+        if is_scarce && !paths.contains_key(&to) {
+            return mtu;
+        }
         if paths.len() >= MOST_PATHS && !paths.contains_key(&to) {
             let oldest = paths.iter().min_by_key(|(_, (_, until))| *until);
             let oldest = oldest.map(|(ip, _)| *ip);

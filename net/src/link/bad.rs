@@ -1,7 +1,7 @@
 //! A simulated link between two machines that loses, doubles, reorders, delays, damages and cuts,
 //! as a seed decides.
 
-use alloc::{sync::Arc, vec, vec::Vec};
+use alloc::{collections::BTreeMap, sync::Arc, vec};
 
 use badlink::Direction;
 use fbuf::{Aggregate, BytesSource};
@@ -25,7 +25,9 @@ pub struct Way {
 
 struct Flying {
     direction: Direction,
-    packets: Vec<(u64, Packet)>,
+    /// By the time of arrival, and in the order of sending.
+    packets: BTreeMap<(u64, u64), Packet>,
+    sent: u64,
 }
 
 /// Makes a link: the devices of both ends, and what arrives at each.
@@ -33,7 +35,8 @@ pub fn link(seed: u64, trouble: Trouble, mtu: u16) -> [(Arc<End>, Arc<Way>); 2] 
     let way = |number| {
         let flying = Flying {
             direction: Direction::new(seed * 2 + number, trouble),
-            packets: Vec::new(),
+            packets: BTreeMap::new(),
+            sent: 0,
         };
         Arc::new(Way {
             state: SpinLock::new(Rank::Leaf, flying),
@@ -66,17 +69,14 @@ impl Way {
     /// Returns when the next packet arrives, in nanoseconds since boot.
     pub fn due(&self) -> Option<u64> {
         let state = self.state.lock();
-        state.packets.iter().map(|(at, _)| *at).min()
+        state.packets.first_key_value().map(|((at, _), _)| *at)
     }
 
     /// Takes the next packet that has arrived.
     pub fn next(&self) -> Option<Packet> {
         let mut state = self.state.lock();
-        let now = now();
-        let arrived = state.packets.iter().enumerate();
-        let first = arrived.min_by_key(|(_, (at, _))| *at)?;
-        let at = (first.1.0 <= now).then_some(first.0)?;
-        Some(state.packets.remove(at).1)
+        let first = state.packets.first_entry()?;
+        (first.key().0 <= now()).then(|| first.remove())
     }
 }
 
@@ -98,7 +98,10 @@ impl Device for End {
                     data,
                     ..Packet::default()
                 };
-                self.way.state.lock().packets.push((time, arrived));
+                let mut state = self.way.state.lock();
+                state.sent += 1;
+                let place = (time, state.sent);
+                state.packets.insert(place, arrived);
             }
         }
         true

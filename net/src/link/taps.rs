@@ -10,7 +10,7 @@ use abi::{Errno, Result};
 use nucleus::sync::{Rank, SpinLock};
 
 use super::Mac;
-use crate::packet::Packet;
+use crate::{packet::Packet, room::lock_with_room};
 
 /// The most taps of a machine.
 const MOST: usize = 256;
@@ -52,11 +52,10 @@ impl Taps {
     /// # Errors
     /// `ENOMEM`, `ENOBUFS` if there are too many.
     pub fn add(&self, tap: Arc<dyn Tap>) -> Result<()> {
-        let mut list = self.list.lock();
+        let mut list = lock_with_room(&self.list)?;
         if list.len() >= MOST {
             return Err(Errno::ENOBUFS);
         }
-        list.try_reserve(1)?;
         list.push(tap);
         self.count.store(list.len(), SeqCst);
         Ok(())

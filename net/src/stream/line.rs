@@ -3,13 +3,19 @@
 //! reader of the one and the only writer of the other, one at a time.
 
 use abi::{Errno, Result};
-use fbuf::{Aggregate, queue::Chain};
+use fbuf::{
+    Aggregate,
+    queue::{Chain, Locked},
+};
 use nucleus::frame::Contents;
 
 use super::{Stream, StreamState, is_writable, room};
 
-/// Bytes of the limit for each slice that is taken, besides a few.
+/// Bytes of the limit for each slice that is taken, besides a few; and of what is above the first
+/// limit of a connection: each slice may hold a whole frame.
 const LEAST_SLICE: usize = 512;
+const LEAST_LATER_SLICE: usize = 1024;
+const FIRST_LIMIT: usize = 256 * 1024;
 
 /// Tells whether so many more slices are too many for the limit. Small pieces hold whole frames.
 /// The window was counted in bytes, so more are taken than a program may write.
@@ -18,7 +24,9 @@ fn is_crowded(chain: &Chain<StreamState>, slices: usize) -> bool {
 }
 
 fn most_slices(chain: &Chain<StreamState>) -> usize {
-    chain.state.limit / LEAST_SLICE + 64
+    let limit = chain.state.limit;
+    let first = limit.min(FIRST_LIMIT);
+    first / LEAST_SLICE + (limit - first) / LEAST_LATER_SLICE + 64
 }
 
 /// Returns how many slices are taken at most for a packet with `n` bytes: most are in one or two.
@@ -135,11 +143,11 @@ impl Stream {
                 before.append(slice)?;
             }
         }
-        let mut chain = self.queue.lock();
+        let slices = before.slice_count() + data.slice_count();
+        let mut chain = self.lock_with_room(slices)?;
         if chain.state.abandoned {
             return Err(Errno::EPIPE);
         }
-        let slices = before.slice_count() + data.slice_count();
         if is_crowded(&chain, slices) {
             return Err(Errno::ENOBUFS);
         }
@@ -147,7 +155,6 @@ impl Stream {
             chain.data.join(&mut data)?;
             return Ok(());
         }
-        chain.data.reserve(slices)?;
         chain.data.join(&mut before)?;
         chain.urgent = Some(chain.end());
         chain.state.urgent = None;
@@ -160,6 +167,32 @@ impl Stream {
         }
         chain.data.join(&mut data)?;
         Ok(())
+    }
+
+    /// Locks the chain with room for more slices, which are one more where the urgent byte is cut
+    /// off. Memory is taken and freed without the lock.
+    fn lock_with_room(&self, slices: usize) -> Result<Locked<'_, StreamState>> {
+        loop {
+            let count = {
+                let chain = self.queue.lock();
+                let count = chain.data.slice_count();
+                if chain.data.capacity() - count > slices {
+                    return Ok(chain);
+                }
+                count
+            };
+            let mut larger = Aggregate::new();
+            larger.reserve((2 * count).max(count + slices + 1))?;
+            let mut chain = self.queue.lock();
+            if chain.data.capacity() < larger.capacity()
+                && larger.capacity() > chain.data.slice_count()
+            {
+                larger.join(&mut chain.data)?;
+                core::mem::swap(&mut larger, &mut chain.data);
+            }
+            drop(chain);
+            drop(larger);
+        }
     }
 
     /// As [`deliver`](Stream::deliver), for a few bytes of which there are many pieces already:

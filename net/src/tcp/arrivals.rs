@@ -36,18 +36,19 @@ impl ConnectionTable {
     /// Delivers all segments on the wire, and the answers to them, until it is empty.
     pub(super) fn run(&mut self) {
         while let Some((pair, segment)) = self.wire.next() {
-            if let Some(end) = self.ends.get_mut(&pair)
-                && let Link::Wire(block) = &mut end.link
-            {
-                block.arrive(segment, &mut self.wire.host(pair));
-                if end.has_changed() {
-                    self.settle(pair);
+            let reply = match self.ends.get_mut(&pair) {
+                Some(end) => {
+                    if let Link::Wire(block) = &mut end.link {
+                        block.arrive(segment, &mut self.wire.host(pair));
+                        if let Some(change) = end.take_change() {
+                            self.act_on(pair, change);
+                        }
+                        continue;
+                    }
+                    SynReply::Refused
                 }
-                continue;
-            }
-            let reply = match segment.opens() && !self.ends.contains(&pair) {
-                true => self.answer_syn(pair.local, ip::LOOPBACK),
-                false => SynReply::Refused,
+                None if segment.opens() => self.answer_syn(pair.local, ip::LOOPBACK),
+                None => SynReply::Refused,
             };
             match reply {
                 SynReply::Granted(listener) => self.begin(pair, &segment, &listener),
@@ -106,7 +107,7 @@ impl ConnectionTable {
         if self.ends.reserve().is_err() {
             return;
         }
-        let start = self.start(&pair);
+        let start = ConnectionTable::start();
         let block = Block::answer(syn, start, &mut self.wire.host(pair));
         let socket = self.child(pair, listener, 0);
         let link = Link::Wire(Box::new(block));
@@ -140,9 +141,10 @@ impl ConnectionTable {
     }
 
     /// Returns how an end begins whose segments need no packets.
-    pub(super) fn start(&self, pair: &Pair) -> Start {
+    pub(super) fn start() -> Start {
         Start {
-            number: self.secret.first_number(pair, now()),
+            // No stranger reaches it: its numbers need not be secret.
+            number: Seq(0),
             clock: 0,
             path: wire::PATH,
             buffer: 0,

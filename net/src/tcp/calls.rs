@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use crate::counters::Counter;
 use abi::{Errno, Result};
-use nucleus::{frame, random};
+use nucleus::frame;
 
 use super::{
     ConnectionTable, Pair, Phase, Socket,
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     ip::{self, Cover, Route},
-    ports::Binding,
+    ports::{self, Binding, Search},
     timer::now,
 };
 
@@ -40,13 +40,23 @@ impl Socket {
         if !address.ip().is_unspecified() && !self.tcp.network.is_own(address.ip()) {
             return Err(Errno::EADDRNOTAVAIL);
         }
-        let mut table = self.tcp.lock();
-        self.bind_in(&mut table, address)?;
-        self.inner().bound = address.port() != 0;
-        Ok(())
+        ports::search(|search| {
+            let mut table = self.tcp.lock();
+            let done = self.bind_in(&mut table, address, search)?;
+            if done.is_some() {
+                self.inner().bound = address.port() != 0;
+            }
+            Ok(done)
+        })
     }
 
-    fn bind_in(&self, table: &mut ConnectionTable, address: SocketAddr) -> Result<()> {
+    /// Takes one step to bind the socket. `None` if the search for a port is to go on.
+    fn bind_in(
+        &self,
+        table: &mut ConnectionTable,
+        address: SocketAddr,
+        search: &mut Search,
+    ) -> Result<Option<()>> {
         let options = {
             let inner = self.inner();
             if inner.phase != Phase::Idle || inner.hold.is_some() {
@@ -54,41 +64,58 @@ impl Socket {
             }
             inner.options
         };
-        let hold = table.ports.bind_name(address, &options.name)?;
+        let Some(hold) = table.ports.bind_name(address, &options.name, search)? else {
+            return Ok(None);
+        };
         let mut inner = self.inner();
         inner.hold = Some(hold);
         inner.local = Some(SocketAddr::new(address.ip(), hold.port));
-        Ok(())
+        Ok(Some(()))
     }
 
     /// Starts to accept connections, `backlog` + 1 of which may wait. A socket without a name gets
     /// one.
     ///
     /// # Errors
-    /// `EINVAL` for a socket that is connected, `EADDRINUSE`.
+    /// `EINVAL` for a socket that is connected, `EADDRINUSE`, `ENOMEM`, `ENOBUFS` if too many
+    /// listen at the port.
     pub fn listen(self: &Arc<Socket>, backlog: usize) -> Result<()> {
-        let mut table = self.tcp.lock();
+        ports::search(|search| self.listen_in(&mut self.tcp.lock(), backlog, search))
+    }
+
+    /// Takes one step to listen. `None` if the search for a port is to go on.
+    fn listen_in(
+        self: &Arc<Socket>,
+        table: &mut ConnectionTable,
+        backlog: usize,
+        search: &mut Search,
+    ) -> Result<Option<()>> {
         match self.phase() {
             Phase::Listening => {
                 self.inner().backlog = backlog;
-                return Ok(());
+                return Ok(Some(()));
             }
             Phase::Idle => {}
             _ => return Err(Errno::EINVAL),
         }
         if self.inner().hold.is_none() {
             let any = SocketAddr::new(self.family().unspecified(), 0);
-            self.bind_in(&mut table, any)?;
+            if self.bind_in(table, any, search)?.is_none() {
+                return Ok(None);
+            }
         }
         let Some(hold) = self.inner().hold else {
             return Err(Errno::EINVAL);
         };
-        table.ports.listen(hold)?;
-        table.add_listener(hold.port, self);
+        table.add_listener(hold.port, self)?;
+        if let Err(error) = table.ports.listen(hold) {
+            table.remove_listener(hold.port, self);
+            return Err(error);
+        }
         let mut inner = self.inner();
         inner.phase = Phase::Listening;
         inner.backlog = backlog;
-        Ok(())
+        Ok(Some(()))
     }
 
     /// Takes the connection that has waited longest.
@@ -122,9 +149,16 @@ impl Socket {
             None => ip::source_for(to.ip()).unwrap_or(to.ip()),
         };
         let by_packets = route.is_some();
-        let begun = self
-            .tcp
-            .change(|table| self.connect_in(table, source, to, route));
+        let mut search = Search::new();
+        let begun = loop {
+            let route = route.as_ref();
+            let begun = self
+                .tcp
+                .change(|table| self.connect_in(table, source, to, route, &mut search));
+            if let Some(begun) = begun.transpose() {
+                break begun;
+            }
+        };
         if by_packets {
             self.tcp.deliver();
         }
@@ -136,14 +170,17 @@ impl Socket {
         table: &mut ConnectionTable,
         source: IpAddr,
         to: SocketAddr,
-        route: Option<Route>,
-    ) -> Result<Progress> {
+        route: Option<&Route>,
+        search: &mut Search,
+    ) -> Result<Option<Progress>> {
         // Another thread may have begun meanwhile.
         if let Some(progress) = self.progress()? {
-            return Ok(progress);
+            return Ok(Some(progress));
         }
         table.ends.reserve()?;
-        let pair = self.name_for(table, source, to)?;
+        let Some(pair) = self.name_for(table, source, to, search)? else {
+            return Ok(None);
+        };
         {
             let mut inner = self.inner();
             inner.phase = Phase::Connecting;
@@ -153,19 +190,19 @@ impl Socket {
         }
         Counter::tcp_active_opens.add(1);
         if let Some(route) = route {
-            let start = table.start_on(&pair, &route, self);
-            let begun = Connection::new(&self.tcp, pair, self.clone(), route, |host| {
+            let start = table.start_on(&pair, route, self);
+            let begun = Connection::new(&self.tcp, pair, self.clone(), route.clone(), |host| {
                 Block::open(start, host)
             });
             table.join(&self.tcp, begun, self.clone(), None);
-            return Ok(Progress::Begun);
+            return Ok(Some(Progress::Begun));
         }
-        let start = table.start(&pair);
+        let start = ConnectionTable::start();
         let block = Block::open(start, &mut table.wire.host(pair));
         table.add(pair, Link::Wire(Box::new(block)), self.clone(), None);
         table.run();
         table.note_deadline(pair);
-        Ok(Progress::Begun)
+        Ok(Some(Progress::Begun))
     }
 
     /// Returns the progress of the connection that an earlier call has begun; `None` if there is
@@ -199,13 +236,15 @@ impl Socket {
         }
     }
 
-    /// Returns the addresses for a connection to `to`; takes a port if the socket has none.
+    /// Returns the addresses for a connection to `to`; takes a port if the socket has none. `None`
+    /// if the search for one is to go on.
     fn name_for(
         &self,
         table: &mut ConnectionTable,
         source: IpAddr,
         to: SocketAddr,
-    ) -> Result<Pair> {
+        search: &mut Search,
+    ) -> Result<Option<Pair>> {
         let (hold, local) = {
             let inner = self.inner();
             (inner.hold, inner.local)
@@ -241,7 +280,9 @@ impl Socket {
                     automatic: true,
                     ..self.inner().options.name.binding(ip)
                 };
-                let hold = ports.bind_connection(binding, random::u64(), free)?;
+                let Some(hold) = ports.bind_connection(binding, search, free)? else {
+                    return Ok(None);
+                };
                 self.inner().hold = Some(hold);
                 hold
             }
@@ -249,7 +290,7 @@ impl Socket {
         let pair = pair(hold.port);
         ports.change(hold, |binding| binding.cover = Cover::of(ip, true));
         waiting.forget(&pair, ports);
-        Ok(pair)
+        Ok(Some(pair))
     }
 
     /// Shuts the socket for receiving, for sending, or both.
@@ -258,6 +299,7 @@ impl Socket {
     /// `ENOTCONN`.
     pub fn shut(self: &Arc<Socket>, read: bool, write: bool) -> Result<()> {
         self.tcp.change(|table| self.shut_in(table, read, write))?;
+        self.end_listening();
         self.tcp.deliver();
         self.waits().wake_all();
         Ok(())
@@ -292,11 +334,12 @@ impl Socket {
         Ok(())
     }
 
+    /// Ends the state of listening. The caller [ends](Socket::end_listening) what has come of it.
     fn stop_listening(self: &Arc<Socket>, table: &mut ConnectionTable) {
-        let (hold, queue) = {
+        let hold = {
             let mut inner = self.inner();
             inner.phase = Phase::Idle;
-            (inner.hold, core::mem::take(&mut inner.queue))
+            inner.hold
         };
         if let Some(hold) = hold {
             table.remove_listener(hold.port, self);
@@ -304,8 +347,26 @@ impl Socket {
                 .ports
                 .change(hold, |binding| binding.listening = false);
         }
-        for child in queue {
-            child.close_in(table, true);
+    }
+
+    /// Resets the connections that a socket which listens no more has not accepted, and its
+    /// handshakes; others have the table's lock in between.
+    fn end_listening(&self) {
+        let next = || {
+            let mut inner = self.inner();
+            match inner.phase {
+                Phase::Listening => None,
+                _ => inner.queue.pop_front(),
+            }
+        };
+        while let Some(child) = next() {
+            child.close(true);
+        }
+        let inner = self.inner();
+        let has_embryos = inner.embryos > 0 && inner.phase != Phase::Listening;
+        drop(inner);
+        if has_embryos {
+            self.tcp.reset_embryos(self);
         }
     }
 
@@ -313,6 +374,7 @@ impl Socket {
     /// when bytes were left unread, the connection is reset instead of ended.
     pub fn close(self: &Arc<Socket>, reset: bool) {
         self.tcp.change(|table| self.close_in(table, reset));
+        self.end_listening();
         self.tcp.deliver();
     }
 
@@ -337,7 +399,8 @@ impl Socket {
                 }
             }
         }
-        if !table.owns(self) {
+        let holds = self.inner().hold.is_some();
+        if holds && !table.owns(self) {
             let hold = self.inner().hold.take();
             table.release(hold);
         }
@@ -368,6 +431,7 @@ impl Socket {
         };
         table.release(hold);
         drop(table);
+        self.end_listening();
         self.tcp.deliver();
         self.waits().wake_all();
     }

@@ -1,7 +1,10 @@
 //! A connection whose segments are packets: its block, under a lock of its own, and its streams.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicU64};
+use core::{
+    cell::Cell,
+    sync::atomic::{AtomicBool, AtomicU64},
+};
 
 use abi::Errno;
 use fbuf::Aggregate;
@@ -9,9 +12,10 @@ use nucleus::sync::{Mutex, Rank, SpinLock};
 use vm::account::{Kind, Stock};
 
 use super::{
-    IpFields, Pair, Socket, Tcp,
+    IpFields, MOST_RECEIVE_BUFFER, MOST_SEND_BUFFER, Options, Pair, Socket, Tcp,
     block::{Block, Delivery, Host, Path, State},
     format,
+    growth::Share,
     segment::Segment,
 };
 use crate::{
@@ -19,7 +23,7 @@ use crate::{
     ip::{self, Network, Route, Sending},
     packet::Head,
     stream::Stream,
-    timer::now,
+    timer::once,
 };
 
 /// Bytes of the headers of IP and TCP.
@@ -56,6 +60,8 @@ pub struct Connection {
     pub armed: AtomicU64,
     /// Its listener waits for the first bytes (`TCP_DEFER_ACCEPT`).
     pub is_deferred: AtomicBool,
+    /// By how much its buffers have grown.
+    growth: Share,
 }
 
 /// What the lock of a connection guards.
@@ -89,12 +95,15 @@ impl Connection {
     ) -> Arc<Connection> {
         let (inbound, outbound) = streams(&socket, pair.remote.is_ipv6());
         let route = SpinLock::new(Rank::Leaf, route);
+        let growth = Share::new(tcp.growth.clone());
         let (interface, fields) = {
             let options = &socket.inner().options;
             (options.name.interface, options.ip_fields(pair.is_v4()))
         };
         let mut line = Line {
             network: &tcp.network,
+            socket: &socket,
+            growth: &growth,
             pair: &pair,
             route: &route,
             inbound: &inbound,
@@ -104,6 +113,7 @@ impl Connection {
             in_line: false,
             has_delivered: false,
             too_big: None,
+            now: Cell::new(0),
         };
         let driven = Driven {
             block: begin(&mut line),
@@ -118,6 +128,7 @@ impl Connection {
             driven: Mutex::new(crate::rank::NET_CONNECTION, driven),
             armed: AtomicU64::new(u64::MAX),
             is_deferred: AtomicBool::new(false),
+            growth,
         })
     }
 
@@ -140,6 +151,8 @@ impl Connection {
         };
         let mut line = Line {
             network: &tcp.network,
+            socket: &self.socket,
+            growth: &self.growth,
             pair: &self.pair,
             route: &self.route,
             inbound: &self.inbound,
@@ -149,6 +162,7 @@ impl Connection {
             in_line,
             has_delivered: false,
             too_big: None,
+            now: Cell::new(0),
         };
         let (has_changed, due) = {
             let mut driven = self.driven.lock();
@@ -179,6 +193,8 @@ impl Connection {
 /// What the block of a connection has around it.
 struct Line<'a> {
     network: &'a Network,
+    socket: &'a Socket,
+    growth: &'a Share,
     pair: &'a Pair,
     route: &'a SpinLock<Route>,
     inbound: &'a Stream,
@@ -191,6 +207,8 @@ struct Line<'a> {
     has_delivered: bool,
     /// A segment was too large for its path, which takes packets of this size.
     too_big: Option<u16>,
+    /// The time, once it was asked for.
+    now: Cell<u64>,
 }
 
 impl Line<'_> {
@@ -215,9 +233,32 @@ impl Line<'_> {
     }
 }
 
+impl Line<'_> {
+    /// Makes the buffer of a stream up to `bytes` large, whose size is one of the socket's options,
+    /// unless a program has chosen that.
+    fn grow(
+        &self,
+        stream: &Stream,
+        bytes: usize,
+        size: impl FnOnce(&mut Options) -> (bool, &mut usize),
+    ) {
+        let (old, new) = {
+            let options = &mut self.socket.inner().options;
+            let (is_fixed, size) = size(options);
+            let old = *size;
+            if is_fixed || bytes <= old {
+                return;
+            }
+            *size += self.growth.add(bytes - old);
+            (old, *size)
+        };
+        stream.change_limit(old, new);
+    }
+}
+
 impl Host for Line<'_> {
     fn now(&self) -> u64 {
-        now()
+        once(&self.now)
     }
 
     fn unsent(&self) -> usize {
@@ -242,6 +283,24 @@ impl Host for Line<'_> {
 
     fn room(&self) -> usize {
         self.inbound.room()
+    }
+
+    fn unread(&self) -> usize {
+        self.inbound.unread()
+    }
+
+    fn widen_receive_buffer(&mut self, bytes: usize) {
+        let bytes = bytes.min(MOST_RECEIVE_BUFFER);
+        self.grow(self.inbound, bytes, |options| {
+            (options.is_receive_fixed, &mut options.receive_buffer)
+        });
+    }
+
+    fn widen_send_buffer(&mut self, bytes: usize) {
+        let bytes = bytes.min(MOST_SEND_BUFFER);
+        self.grow(self.outbound, bytes, |options| {
+            (options.is_send_fixed, &mut options.send_buffer)
+        });
     }
 
     fn deliver(&mut self, data: Aggregate, urgent: Option<usize>) -> Delivery {

@@ -19,14 +19,14 @@ impl ConnectionTable {
     /// Compares an end's state with the last one, after segments have come or gone, and acts on
     /// changes.
     pub(super) fn settle(&mut self, pair: Pair) {
-        let Some(end) = self.ends.get_mut(&pair) else {
-            return;
-        };
-        let (old, new) = (end.state, end.link.state());
-        if old == new {
-            return;
+        let change = self.ends.get_mut(&pair).and_then(End::take_change);
+        if let Some(change) = change {
+            self.act_on(pair, change);
         }
-        end.state = new;
+    }
+
+    /// Acts on a change of an end's state, from one to another.
+    pub(super) fn act_on(&mut self, pair: Pair, (old, new): (State, State)) {
         // Several changes may have come with one segment.
         let is_open = matches!(new, State::Established | State::CloseWait);
         if is_open && matches!(old, State::SynSent | State::SynReceived) {
@@ -35,7 +35,13 @@ impl ConnectionTable {
         match new {
             State::CloseWait => self.peer_finished(&pair),
             // An end without a descriptor does not wait for its peer for ever.
-            State::FinWait2 => self.note_deadline(pair),
+            State::FinWait2 => {
+                if let Some(end) = self.ends.get(&pair) {
+                    end.socket.inner().is_ending = false;
+                    end.socket.waits().writable.wake_all();
+                }
+                self.note_deadline(pair);
+            }
             State::Closing => self.peer_finished(&pair),
             State::TimeWait => {
                 self.peer_finished(&pair);
@@ -68,40 +74,39 @@ impl ConnectionTable {
     /// Handles an established connection: the end that asked is fused with its peer, the other one
     /// goes to its listener.
     fn established(&mut self, pair: Pair, old: State) {
-        if let Some(end) = self.ends.get(&pair)
-            && let Link::Line(connection) = &end.link
-        {
-            attach(connection);
-            let is_deferred = end.listener.is_some() && self.defers_line(pair);
-            if !is_deferred {
-                self.hand_over(pair);
-            }
+        let Some(end) = self.ends.get(&pair) else {
             return;
-        }
-        if old == State::SynSent {
-            let peer = self.ends.get(&pair.mirrored());
-            let peer = peer.map(|end| end.socket.clone());
-            if let (Some(peer), Some(end)) = (peer, self.ends.get(&pair)) {
-                fuse(&end.socket, &peer);
+        };
+        let is_deferred = match &end.link {
+            Link::Line(connection) => {
+                attach(connection);
+                end.listener.is_some() && self.defers_line(pair)
             }
-            return;
-        }
-        if !self.defers(pair) {
+            Link::Wire(_) if old == State::SynSent => {
+                if let Some(peer) = self.ends.get(&pair.mirrored()) {
+                    fuse(&end.socket, &peer.socket);
+                }
+                return;
+            }
+            Link::Wire(_) => match end.defer_time() {
+                0 => false,
+                time => self.defers(pair, time),
+            },
+        };
+        if !is_deferred {
             self.hand_over(pair);
         }
     }
 
     /// Tells whether an established connection has to wait for its first bytes
-    /// (`TCP_DEFER_ACCEPT`).
-    fn defers(&mut self, pair: Pair) -> bool {
+    /// (`TCP_DEFER_ACCEPT`), for up to `time`.
+    fn defers(&mut self, pair: Pair, time: u64) -> bool {
         let peer = self.ends.get(&pair.mirrored());
         let peer = peer.map(|end| end.socket.clone());
         let Some(end) = self.ends.get_mut(&pair) else {
             return false;
         };
-        let listener = end.listener.as_ref().and_then(alloc::sync::Weak::upgrade);
-        let time = listener.map_or(0, |listener| listener.inner().options.defer_accept);
-        let Some(peer) = peer.filter(|_| time != 0) else {
+        let Some(peer) = peer else {
             return false;
         };
         // The peer reads this flag after it has sent, so either it sees the flag or its bytes are
@@ -177,16 +182,17 @@ impl ConnectionTable {
 
     /// Handles the end of the peer's stream.
     fn peer_finished(&mut self, pair: &Pair) {
-        if self
-            .ends
-            .get(pair)
-            .is_some_and(|end| end.deferred.is_some())
-        {
+        let Some(mut end) = self.ends.get(pair) else {
+            return;
+        };
+        if end.deferred.is_some() {
             self.hand_over(*pair);
+            let Some(left) = self.ends.get(pair) else {
+                return;
+            };
+            end = left;
         }
-        if let Some(end) = self.ends.get(pair)
-            && let (Some(inbound), _) = end.socket.streams()
-        {
+        if let (Some(inbound), _) = end.socket.streams() {
             inbound.finish();
             // Waiters for a hang-up wait for either side's end.
             end.socket.waits().wake_all();
@@ -208,6 +214,7 @@ impl ConnectionTable {
         let (inbound, outbound) = {
             let mut inner = end.socket.inner();
             inner.error = inner.error.or(error);
+            inner.is_ending = false;
             if inner.phase == Phase::Connecting {
                 // The program may try again.
                 inner.phase = Phase::Idle;

@@ -10,7 +10,7 @@ use nucleus::sync::{Rank, SpinLock};
 use super::{
     Pair,
     connection::Connection,
-    pair_table::{HasPair, Key, PairTable},
+    pair_table::{HasPair, Key, PairTable, Room},
 };
 use crate::timer::Alarm;
 
@@ -67,9 +67,21 @@ impl Lookup {
     /// # Errors
     /// `ENOMEM`.
     pub fn add(&self, connection: Arc<Connection>) -> Result<()> {
-        let mut shard = self.shard(&connection.pair).lock();
-        shard.connections.reserve()?;
-        shard.connections.insert(connection);
+        let mut room = None;
+        loop {
+            let needed = {
+                let mut shard = self.shard(&connection.pair).lock();
+                match shard.connections.prepare(&mut room) {
+                    Ok(()) => {
+                        shard.connections.insert_new(connection);
+                        break;
+                    }
+                    Err(needed) => needed,
+                }
+            };
+            // Memory is taken and freed without the lock.
+            room = Some(Room::new(needed)?);
+        }
         Ok(())
     }
 

@@ -73,11 +73,42 @@ pub trait HasPair {
     fn pair(&self) -> &Pair;
 }
 
-/// Values by the two ends of their connections, in no order. Lookups take constant time.
+/// Buckets of a table that has become too small which are moved at each growth by one.
+const MOVED: usize = 16;
+/// The least capacity of a table.
+const LEAST: usize = 8;
+
+/// A part of a table, with hashes, which mostly suffice to tell pairs apart.
+type Part<V> = HashTable<(u64, V)>;
+
+/// Memory for a table to grow, or what is left of one that has grown.
+pub struct Room<V>(Part<V>);
+
+impl<V> Room<V> {
+    /// Makes room for so many values.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn new(capacity: usize) -> Result<Room<V>> {
+        let mut part = Part::new();
+        let room = part.try_reserve(capacity, |entry| entry.0);
+        room.map_err(|_| Errno::ENOMEM)?;
+        Ok(Room(part))
+    }
+}
+
+/// Values by the two ends of their connections, in no order.
+///
+/// All operations take constant time: a table that is full gets a larger part, and each further
+/// growth by one moves the values of a few buckets there.
 pub struct PairTable<V> {
     key: Key,
-    /// With their hashes, which mostly suffice to tell pairs apart.
-    entries: HashTable<(u64, V)>,
+    /// All new values, and those that were moved.
+    entries: Part<V>,
+    /// Those that were not moved yet.
+    old: Part<V>,
+    /// Buckets of `old` that are empty now.
+    moved: usize,
 }
 
 impl<V: HasPair> PairTable<V> {
@@ -85,7 +116,9 @@ impl<V: HasPair> PairTable<V> {
     pub fn new() -> PairTable<V> {
         PairTable {
             key: Key::new(),
-            entries: HashTable::new(),
+            entries: Part::new(),
+            old: Part::new(),
+            moved: 0,
         }
     }
 
@@ -94,15 +127,75 @@ impl<V: HasPair> PairTable<V> {
     /// # Errors
     /// `ENOMEM`.
     pub fn reserve(&mut self) -> Result<()> {
-        let room = self.entries.try_reserve(1, |entry| entry.0);
-        room.map_err(|_| Errno::ENOMEM)
+        let mut room = None;
+        while let Err(capacity) = self.prepare(&mut room) {
+            room = Some(Room::new(capacity)?);
+        }
+        Ok(())
+    }
+
+    /// Makes room for one more value with the memory in `room`. Allocates and frees nothing: the
+    /// caller drops what it finds in `room`.
+    ///
+    /// # Errors
+    /// The capacity of the room that is needed.
+    pub fn prepare(&mut self, room: &mut Option<Room<V>>) -> core::result::Result<(), usize> {
+        for _ in 0..MOVED {
+            if self.old.is_empty() {
+                break;
+            }
+            self.move_bucket();
+        }
+        if self.old.is_empty() && self.old.num_buckets() > 0 && room.is_none() {
+            *room = Some(Room(core::mem::take(&mut self.old)));
+        }
+        let len = self.entries.len();
+        if len < self.entries.capacity() {
+            return Ok(());
+        }
+        // All is moved before the new part is full, and often room is only what was removed.
+        let steps = self.entries.num_buckets() / MOVED + 1;
+        let capacity = (len + steps).max(2 * len).max(LEAST);
+        let Some(Room(part)) = room.take_if(|room| room.0.capacity() >= capacity) else {
+            return Err(capacity);
+        };
+        debug_assert!(self.old.is_empty());
+        while !self.old.is_empty() {
+            self.move_bucket();
+        }
+        let full = core::mem::replace(&mut self.entries, part);
+        let empty = core::mem::replace(&mut self.old, full);
+        if empty.num_buckets() > 0 {
+            *room = Some(Room(empty));
+        }
+        self.moved = 0;
+        Ok(())
+    }
+
+    fn move_bucket(&mut self) {
+        if let Ok(entry) = self.old.get_bucket_entry(self.moved) {
+            let (entry, _) = entry.remove();
+            self.entries.insert_unique(entry.0, entry, |entry| entry.0);
+        }
+        self.moved += 1;
+    }
+
+    /// Returns the part that has a pair, if any does.
+    #[inline]
+    fn part(&mut self, hash: u64, pair: &Pair) -> &mut Part<V> {
+        let is_moved = self.old.is_empty() || self.entries.find(hash, is(hash, pair)).is_some();
+        match is_moved {
+            true => &mut self.entries,
+            false => &mut self.old,
+        }
     }
 
     /// Adds a value, and returns the one that its pair had. There is
     /// [room](PairTable::reserve) for it.
     pub fn insert(&mut self, value: V) -> Option<V> {
         let hash = self.key.hash(value.pair());
-        match self.entries.find_mut(hash, is(hash, value.pair())) {
+        let part = self.part(hash, value.pair());
+        match part.find_mut(hash, is(hash, value.pair())) {
             Some(entry) => Some(core::mem::replace(&mut entry.1, value)),
             None => {
                 debug_assert!(self.entries.len() < self.entries.capacity());
@@ -113,10 +206,20 @@ impl<V: HasPair> PairTable<V> {
         }
     }
 
+    /// Adds a value whose pair has none. There is [room](PairTable::reserve) for it.
+    pub fn insert_new(&mut self, value: V) {
+        let hash = self.key.hash(value.pair());
+        debug_assert!(self.get(value.pair()).is_none());
+        debug_assert!(self.entries.len() < self.entries.capacity());
+        let entry = (hash, value);
+        self.entries.insert_unique(hash, entry, |entry| entry.0);
+    }
+
     /// Removes and returns the value of a pair.
     pub fn remove(&mut self, pair: &Pair) -> Option<V> {
         let hash = self.key.hash(pair);
-        let entry = self.entries.find_entry(hash, is(hash, pair));
+        let part = self.part(hash, pair);
+        let entry = part.find_entry(hash, is(hash, pair));
         Some(entry.ok()?.remove().0.1)
     }
 
@@ -124,16 +227,21 @@ impl<V: HasPair> PairTable<V> {
     #[inline]
     pub fn get(&self, pair: &Pair) -> Option<&V> {
         let hash = self.key.hash(pair);
-        let entry = self.entries.find(hash, is(hash, pair))?;
-        Some(&entry.1)
+        if let Some(entry) = self.entries.find(hash, is(hash, pair)) {
+            return Some(&entry.1);
+        }
+        match self.old.is_empty() {
+            true => None,
+            false => Some(&self.old.find(hash, is(hash, pair))?.1),
+        }
     }
 
     /// Returns the value of a pair.
     #[inline]
     pub fn get_mut(&mut self, pair: &Pair) -> Option<&mut V> {
         let hash = self.key.hash(pair);
-        let entry = self.entries.find_mut(hash, is(hash, pair))?;
-        Some(&mut entry.1)
+        let part = self.part(hash, pair);
+        Some(&mut part.find_mut(hash, is(hash, pair))?.1)
     }
 
     /// Tells whether a pair has a value.
@@ -144,12 +252,33 @@ impl<V: HasPair> PairTable<V> {
 
     /// Returns the number of values.
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.entries.len() + self.old.len()
     }
 
     /// Returns the values.
     pub fn iter(&self) -> impl Iterator<Item = &V> {
-        self.entries.iter().map(|entry| &entry.1)
+        self.entries
+            .iter()
+            .chain(self.old.iter())
+            .map(|entry| &entry.1)
+    }
+
+    /// Visits up to `most` buckets from `at` on; returns where the next ones are, `None` at the
+    /// end. Values that are moved between two calls may be missed.
+    pub fn visit(&self, at: usize, most: usize, mut visit: impl FnMut(&V)) -> Option<usize> {
+        let first = self.entries.num_buckets();
+        let all = first + self.old.num_buckets();
+        let end = all.min(at.saturating_add(most));
+        for at in at..end {
+            let entry = match at.checked_sub(first) {
+                None => self.entries.get_bucket(at),
+                Some(at) => self.old.get_bucket(at),
+            };
+            if let Some((_, value)) = entry {
+                visit(value);
+            }
+        }
+        (end < all).then_some(end)
     }
 }
 
@@ -212,6 +341,42 @@ mod tests {
             }
             let all: BTreeMap<Pair, u32> = table.iter().copied().collect();
             assert_eq!(all, model);
+        });
+    }
+
+    /// No growth moves more than a few values, however many there are: the others stay where they
+    /// are.
+    #[test]
+    fn growth_takes_small_steps() {
+        on_machines(3, |seed| {
+            let mut random = Random::new(seed);
+            let mut table: PairTable<(Pair, u32)> = PairTable::new();
+            for number in 0..20_000 {
+                let first = pair(number as u16);
+                let port = (number >> 12) as u16;
+                let it = Pair {
+                    local: SocketAddr::new(first.local.ip(), 1000 + port),
+                    ..first
+                };
+                let unmoved = table.old.len();
+                let mut room = None;
+                while let Err(capacity) = table.prepare(&mut room) {
+                    assert!(table.old.is_empty(), "all was moved in time");
+                    room = Some(Room::new(capacity).unwrap());
+                }
+                assert!(unmoved <= table.old.len() + MOVED, "few values are moved");
+                table.insert((it, number));
+                assert_eq!(table.get(&it).map(|it| it.1), Some(number));
+                if random.below(3) == 0 {
+                    assert!(table.remove(&it).is_some());
+                }
+            }
+            let mut seen = 0;
+            let mut at = Some(0);
+            while let Some(next) = at {
+                at = table.visit(next, 100, |_| seen += 1);
+            }
+            assert_eq!(seen, table.len());
         });
     }
 

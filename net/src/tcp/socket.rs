@@ -19,11 +19,15 @@ use crate::{
     stream::Stream,
 };
 
-/// Bytes that a new socket sends ahead of its peer's reading. Linux begins lower and grows to 4
-/// MiB; a stream here takes memory only for bytes that are in it.
+/// Bytes that a new socket sends ahead of its peer's reading. Linux begins lower; a stream here
+/// takes memory only for bytes that are in it.
 pub const SEND_BUFFER: usize = 128 * 1024;
 /// Bytes that a new socket receives ahead of its program's reading: Linux's `tcp_rmem` default.
 pub const RECEIVE_BUFFER: usize = 128 * 1024;
+/// The largest size to which a buffer grows by itself: Linux's `tcp_wmem` and `tcp_rmem`.
+pub const MOST_SEND_BUFFER: usize = 4 << 20;
+/// See [`MOST_SEND_BUFFER`].
+pub const MOST_RECEIVE_BUFFER: usize = 6 << 20;
 
 /// What a connection is charged with that another machine or program has asked for, in bytes: its
 /// records. Those of others are in the charge of a descriptor.
@@ -62,6 +66,10 @@ pub struct Options {
     pub send_buffer: usize,
     /// Bytes.
     pub receive_buffer: usize,
+    /// The program has chosen the size of the buffer: it does not follow the connection.
+    pub is_send_fixed: bool,
+    /// See `is_send_fixed`.
+    pub is_receive_fixed: bool,
     /// Bytes that must be queued before a reader is woken, at least 1.
     pub low_water: usize,
     /// Urgent bytes stay in the stream.
@@ -80,6 +88,8 @@ impl Default for Options {
             ip_v6: IpFields::default(),
             send_buffer: SEND_BUFFER,
             receive_buffer: RECEIVE_BUFFER,
+            is_send_fixed: false,
+            is_receive_fixed: false,
             low_water: 1,
             urgent_in_line: false,
             defer_accept: 0,
@@ -150,6 +160,8 @@ pub(super) struct Inner {
     pub announces: bool,
     /// The last descriptor is closed.
     pub closed: bool,
+    /// Bytes, or the end behind them, are on their way to the peer, which has not got all.
+    pub is_ending: bool,
     /// A listener's connections that were not accepted yet.
     pub queue: VecDeque<Arc<Socket>>,
     /// The most that may wait, less one, as on Linux.
@@ -179,6 +191,13 @@ impl Inner {
         self.read_shut = false;
         self.write_shut = false;
         self.announces = false;
+        // Another connection begins as the first one did.
+        if !self.options.is_send_fixed {
+            self.options.send_buffer = SEND_BUFFER;
+        }
+        if !self.options.is_receive_fixed {
+            self.options.receive_buffer = RECEIVE_BUFFER;
+        }
     }
 }
 
@@ -271,6 +290,17 @@ impl Socket {
         })
     }
 
+    /// Tells whether it is for IPv6 alone.
+    pub fn is_v6_only(&self) -> bool {
+        self.inner().options.name.v6_only
+    }
+
+    /// Returns its name and its peer's.
+    pub fn names(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
+        let inner = self.inner();
+        (inner.local, inner.remote)
+    }
+
     /// Returns its phase.
     pub fn phase(&self) -> Phase {
         self.inner().phase
@@ -280,6 +310,13 @@ impl Socket {
     pub(super) fn streams(&self) -> (Option<Arc<Stream>>, Option<Arc<Stream>>) {
         let inner = self.inner();
         (inner.inbound.clone(), inner.outbound.clone())
+    }
+
+    /// Tells whether the socket is closed and the peer has not got all that was sent, and its end.
+    /// Waiters for room are woken when it has.
+    pub fn lingers(&self) -> bool {
+        let inner = self.inner();
+        inner.closed && inner.is_ending
     }
 
     /// Returns a snapshot of it.

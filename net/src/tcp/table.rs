@@ -23,6 +23,7 @@ use super::{
     block::{Block, State},
     connection::Connection as Line,
     cookies::Cookies,
+    growth::Growth,
     lookup::Lookup,
     pair_table::{HasPair, PairTable},
     secret::Secret,
@@ -38,6 +39,11 @@ use crate::{
 /// Time that an end without a descriptor waits for its peer's end: Linux's `tcp_fin_timeout`, in
 /// nanoseconds.
 const ORPHAN: u64 = 60_000_000_000;
+
+/// The most listeners of a port: each SYN looks at all of them.
+const MOST_LISTENERS: usize = 512;
+/// Places in the table that are looked at for handshakes before others may have the lock.
+const ENDS_AT_ONCE: usize = 1024;
 
 /// The connections of a machine. Guarded by a lock of `rank::NET`.
 pub struct ConnectionTable {
@@ -58,6 +64,7 @@ pub struct Tcp {
     pub(super) lookup: Lookup,
     pub(super) network: Arc<Network>,
     pub(super) cookies: Cookies,
+    pub(super) growth: Arc<Growth>,
     pub(super) alarm: Arc<Alarm>,
     /// Connections inside this machine use packets too.
     by_packets: AtomicBool,
@@ -75,6 +82,7 @@ impl Tcp {
             lookup: Lookup::new(),
             network,
             cookies: Cookies::new(),
+            growth: Arc::default(),
             alarm,
             by_packets: AtomicBool::new(false),
         }
@@ -111,6 +119,14 @@ impl Tcp {
         drop(table);
         self.alarm.set(due);
         result
+    }
+
+    /// Resets the handshakes of a socket that listens no more.
+    pub(super) fn reset_embryos(&self, socket: &Socket) {
+        let mut at = Some(0);
+        while let Some(next) = at {
+            at = self.change(|table| table.reset_embryos(socket, next));
+        }
     }
 
     /// Delivers the packets that a call has sent inside this machine. No lock is held.
@@ -179,9 +195,17 @@ impl HasPair for End {
 }
 
 impl End {
-    /// Returns whether the link's state has changed since it was last compared.
-    pub fn has_changed(&self) -> bool {
-        self.state != self.link.state()
+    /// Compares the link's state with the last one; returns both if they differ.
+    pub fn take_change(&mut self) -> Option<(State, State)> {
+        let new = self.link.state();
+        let old = core::mem::replace(&mut self.state, new);
+        (old != new).then_some((old, new))
+    }
+
+    /// Returns for how long its listener waits for the first bytes, in nanoseconds; 0 for none.
+    pub fn defer_time(&self) -> u64 {
+        let listener = self.listener.as_ref().and_then(Weak::upgrade);
+        listener.map_or(0, |listener| listener.inner().options.defer_accept)
     }
 }
 
@@ -230,7 +254,7 @@ impl ConnectionTable {
             deadline: None,
             deferred: None,
         };
-        self.ends.insert(end);
+        self.ends.insert_new(end);
     }
 
     /// Removes an end. Its port is released unless `bind` has asked for it and the socket is still
@@ -263,12 +287,26 @@ impl ConnectionTable {
     }
 
     /// Adds a listener that has a port.
-    pub(super) fn add_listener(&mut self, port: u16, socket: &Arc<Socket>) {
+    ///
+    /// # Errors
+    /// `ENOMEM`, `ENOBUFS` if the port has too many.
+    pub(super) fn add_listener(&mut self, port: u16, socket: &Arc<Socket>) -> Result<()> {
         let listeners = self.listeners.entry(port).or_default();
-        listeners.push(socket.clone());
+        let room = match listeners.len() < MOST_LISTENERS {
+            true => listeners.try_reserve(1).map_err(Errno::from),
+            false => Err(Errno::ENOBUFS),
+        };
+        if room.is_ok() {
+            listeners.push(socket.clone());
+        } else if listeners.is_empty() {
+            self.listeners.remove(&port);
+        }
+        room
     }
 
-    /// Removes a listener. The caller closes the connections in its queue; handshakes are reset.
+    /// Removes a listener. The caller closes the connections in its queue, and [resets] handshakes.
+    ///
+    /// [resets]: ConnectionTable::reset_embryos
     pub(super) fn remove_listener(&mut self, port: u16, socket: &Arc<Socket>) {
         if let Some(listeners) = self.listeners.get_mut(&port) {
             listeners.retain(|other| !Arc::ptr_eq(other, socket));
@@ -276,18 +314,25 @@ impl ConnectionTable {
                 self.listeners.remove(&port);
             }
         }
+    }
+
+    /// Resets the handshakes of a former listener among some ends, from place `at` on; returns
+    /// where the next ones are. One that is missed is reset when it is complete.
+    fn reset_embryos(&mut self, socket: &Socket, at: usize) -> Option<usize> {
         if socket.inner().embryos == 0 {
-            return;
+            return None;
         }
-        let own = |end: &End| {
+        let mut embryos = Pieces::new();
+        let next = self.ends.visit(at, ENDS_AT_ONCE, |end| {
             let listener = end.listener.as_ref();
-            listener.is_some_and(|listener| core::ptr::eq(listener.as_ptr(), &**socket))
-        };
-        let embryos = self.ends.iter().filter(|end| own(end));
-        let embryos: Pieces<Pair> = embryos.map(|end| end.pair).collect();
+            if listener.is_some_and(|listener| core::ptr::eq(listener.as_ptr(), socket)) {
+                embryos.push(end.pair);
+            }
+        });
         for pair in embryos {
             self.reset(&pair);
         }
+        next
     }
 
     /// Resets a connection from this end, and removes it.
@@ -325,7 +370,12 @@ impl ConnectionTable {
                 });
             }
         }
-        self.settle(*pair);
+        let change = end.take_change();
+        let ends = [State::FinWait1, State::Closing, State::LastAck];
+        end.socket.inner().is_ending = ends.contains(&end.state);
+        if let Some(change) = change {
+            self.act_on(*pair, change);
+        }
         self.run();
     }
 

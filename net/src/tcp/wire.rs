@@ -5,6 +5,7 @@
 //! crate's front page).
 
 use alloc::collections::VecDeque;
+use core::cell::Cell;
 
 use fbuf::Aggregate;
 
@@ -13,7 +14,7 @@ use super::{
     block::{Delivery, Host, Path},
     segment::{Flags, Segment},
 };
-use crate::{counters::Counter, timer::now};
+use crate::{counters::Counter, timer::once};
 
 /// The largest payload beside the headers of a packet of 65,535 bytes.
 pub const PATH: Path = Path {
@@ -37,7 +38,12 @@ impl Wire {
 
     /// Returns what the block of an end is driven with.
     pub fn host(&mut self, pair: Pair) -> End<'_> {
-        End { wire: self, pair }
+        let now = Cell::new(0);
+        End {
+            wire: self,
+            pair,
+            now,
+        }
     }
 
     /// Answers a segment that has no end: with a reset, unless it is one.
@@ -52,11 +58,13 @@ impl Wire {
 pub struct End<'a> {
     wire: &'a mut Wire,
     pair: Pair,
+    /// The time, once it was asked for.
+    now: Cell<u64>,
 }
 
 impl Host for End<'_> {
     fn now(&self) -> u64 {
-        now()
+        once(&self.now)
     }
 
     fn unsent(&self) -> usize {
@@ -75,6 +83,10 @@ impl Host for End<'_> {
 
     fn room(&self) -> usize {
         usize::from(u16::MAX)
+    }
+
+    fn unread(&self) -> usize {
+        0
     }
 
     fn deliver(&mut self, _: Aggregate, _: Option<usize>) -> Delivery {

@@ -160,11 +160,15 @@ impl Tap {
     }
 }
 
-/// The type, the source and the group of a message of MLD.
+/// The source and the group of a message of MLD, and its type, or that of the record in a report of
+/// version 2.
 pub fn report(bytes: &[u8]) -> Option<(u8, Ipv6Addr, Ipv6Addr)> {
-    let is_mld = bytes.len() == 86 && bytes[12..14] == [0x86, 0xdd] && bytes[20] == 0;
+    let is_mld = bytes.len() >= 86 && bytes[12..14] == [0x86, 0xdd] && bytes[20] == 0;
     let ip = |at: usize| <[u8; 16]>::try_from(&bytes[at..at + 16]).unwrap().into();
-    is_mld.then(|| (bytes[62], ip(22), ip(70)))
+    is_mld.then(|| match bytes[62] {
+        143 => (bytes[70], ip(22), ip(74)),
+        kind => (kind, ip(22), ip(70)),
+    })
 }
 
 /// A machine at a tap, with 10.1.0.2/24 and fd00::2/64; it knows its neighbours.

@@ -180,6 +180,7 @@ fn mistakes_are_found() {
         (Mistake::ChangeSkipped, late),
         (Mistake::RingNotFlushed, kept_by_none),
         (Mistake::OthersNotTold, old),
+        (Mistake::GlobalKept, kept_by_none),
     ] {
         let body = move || {
             set(variant);

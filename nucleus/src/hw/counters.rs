@@ -94,6 +94,8 @@ crate::counters! {
     wakes_seen,
     /// Address-space switches (CR3 loads).
     space_switches,
+    /// Those after which the CPU still has what it held of the space (PCID).
+    space_switches_kept,
     /// Branch predictions dropped between programs that do not trust each other (IBPB).
     prediction_barriers,
     /// Task switches.

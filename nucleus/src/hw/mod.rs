@@ -44,6 +44,23 @@ pub(crate) struct KernelPage {
     pub(crate) is_writable: bool,
 }
 
+/// By which of a CPU's address-space tags a program's space is loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Tag {
+    /// 1 to [`machine::tags`]; 0: the CPU has no tags, and drops all translations of programs.
+    pub(crate) number: usize,
+    /// What the CPU holds by this tag is the space's, and stays.
+    pub(crate) keeps: bool,
+}
+
+impl Tag {
+    /// For CPUs without tags.
+    pub(crate) const NONE: Tag = Tag {
+        number: 0,
+        keeps: false,
+    };
+}
+
 #[cfg(not(target_os = "none"))]
 pub(crate) use sim as machine;
 #[cfg(target_os = "none")]

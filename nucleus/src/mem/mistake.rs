@@ -46,6 +46,16 @@ mistakes! {
     RingNotFlushed,
     /// Other CPUs are not told of the end of a mapping without the window.
     OthersNotTold,
+    /// The window's addresses count as forgotten when another root is loaded, also where they are
+    /// global.
+    GlobalKept,
+
+    /// A space is loaded by a tag whose translations may be older than a change.
+    TagKeptStale,
+    /// A change does not look for CPUs that keep a space without having it loaded.
+    KeptForgotten,
+    /// After a change in a family's table, its other members' tags stay.
+    FamilyTagsKept,
 
     /// `open`: a frame becomes a page table without leaving the domains.
     TableNotWithdrawn,

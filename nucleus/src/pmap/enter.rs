@@ -4,15 +4,15 @@ use core::ops::Deref;
 use core::sync::atomic::Ordering;
 
 use super::entries::load;
-use super::format::{LEAF_SPAN, Pte, index};
+use super::format::{ENTRIES, LEAF_SPAN, Pte, index};
 use super::leaf::Leaf;
-use super::mapping::install;
+use super::mapping::{INSTALLED_TOGETHER, InstallBatch, install};
 use super::pending::Pending;
 use super::space::Pmap;
 use crate::addr::{Access, Prot};
 use crate::frame::record::record;
 use crate::hw::machine;
-use crate::{Frame, OutOfMemory, VirtAddr, VirtRange};
+use crate::{Frame, OutOfMemory, PAGE_SIZE, VirtAddr, VirtRange};
 
 impl Pmap {
     /// Maps `frame` at the page `va` with its final attributes in one step, replacing what was
@@ -109,6 +109,18 @@ impl Pmap {
         Ok(install(&leaf, index(va, 1), frame.clone(), pte))
     }
 
+    /// Sees to it that there is a table of level 1 of this pmap's own for `va`, so that
+    /// [`enter_ahead_each`](Pmap::enter_ahead_each) can map there.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]: no frame for a page table.
+    ///
+    /// # Panics
+    /// As [`enter`](Pmap::enter).
+    pub fn make_table(&self, va: VirtAddr) -> Result<(), OutOfMemory> {
+        self.make_leaf(va).map(drop)
+    }
+
     /// As [`enter_ahead`](Pmap::enter_ahead) for the pages of `range`, as far as the table of level
     /// 1 goes that maps the first: the way to the table is walked once. Asks `page` what to map
     /// where nothing is mapped; it must not sleep. Returns how many pages it mapped: none if there
@@ -118,16 +130,60 @@ impl Pmap {
         range: VirtRange,
         mut page: impl FnMut(VirtAddr) -> Option<(F, Prot)>,
     ) -> usize {
-        self.count_changes(range, |leaf, i, va| {
-            if load(leaf.entry(i)) != Pte::ZERO {
-                return false;
+        let Some(leaf) = self.leaf(range.start).filter(Leaf::is_own) else {
+            return 0;
+        };
+        let end = range.end.min(leaf.base + LEAF_SPAN);
+        let mut range = VirtRange::new(range.start, end);
+        let mut entered = 0;
+        while !range.is_empty() {
+            let mut batch = InstallBatch::of(&leaf);
+            let rest = range.start + INSTALLED_TOGETHER * PAGE_SIZE;
+            for va in VirtRange::new(range.start, range.end.min(rest)).pages() {
+                let i = index(va, 1);
+                if load(leaf.entry(i)) == Pte::ZERO
+                    && let Some((frame, prot)) = page(va)
+                {
+                    let frame: Frame = frame.into();
+                    batch.install(i, &frame, Pte::page(frame.index(), prot, false));
+                }
             }
-            page(va).is_some_and(|(frame, prot)| {
-                let frame = frame.into();
-                let pte = Pte::page(frame.index(), prot, false);
-                install(leaf, i, frame, pte)
-            })
-        })
+            entered += batch.entered;
+            range.start = rest.min(range.end);
+        }
+        entered
+    }
+
+    /// As [`enter_ahead_each`](Pmap::enter_ahead_each) with the same rights for all. Asks `page`
+    /// by the number of the page in `range`.
+    pub fn enter_run<'a>(
+        &self,
+        range: VirtRange,
+        prot: Prot,
+        page: impl Fn(usize) -> Option<&'a Frame>,
+    ) -> usize {
+        let Some(leaf) = self.leaf(range.start).filter(Leaf::is_own) else {
+            return 0;
+        };
+        let first = index(range.start, 1);
+        let pages = range.len().div_ceil(PAGE_SIZE).min(ENTRIES - first);
+        let rights = Pte::page(0, prot, false);
+        let mut entered = 0;
+        let mut next = 0;
+        while next < pages {
+            let mut batch = InstallBatch::of(&leaf);
+            let end = pages.min(next + INSTALLED_TOGETHER);
+            for n in next..end {
+                if load(leaf.entry(first + n)) == Pte::ZERO
+                    && let Some(frame) = page(n)
+                {
+                    batch.install(first + n, frame, rights.further(frame.index() as usize));
+                }
+            }
+            entered += batch.entered;
+            next = end;
+        }
+        entered
     }
 
     /// Gives mappings in `range`, as far as one table of level 1 goes, more rights. `page`

@@ -198,6 +198,21 @@ impl Pte {
         Pte(self.0 & !(WRITABLE | NO_EXECUTE) | write | no_execute)
     }
 
+    /// The bits of an entry to clear, and those to set, that take away every right not in `prot`
+    /// but to read.
+    #[inline]
+    pub(crate) fn narrowing(prot: Prot) -> (u64, u64) {
+        let clear = match prot.contains(Prot::WRITE) {
+            true => 0,
+            false => WRITABLE,
+        };
+        let set = match prot.contains(Prot::EXEC) {
+            true => 0,
+            false => NO_EXECUTE,
+        };
+        (clear, set)
+    }
+
     /// The same page with these rights, too.
     #[inline]
     pub(crate) fn with_more_rights(self, prot: Prot) -> Pte {

@@ -222,10 +222,7 @@ impl Pmap {
         let holders = self.holders();
         // The mask after the change: see `shootdown`.
         let since = machine::coherence_stamp();
-        let cpus = match shootdown::is_broadcast() {
-            true => shootdown::all_cpus(),
-            false => holders.cpus.load(Ordering::SeqCst),
-        };
+        let cpus = holders.told(Some(base));
         if cpus != 0 {
             // Any address of a large page makes a processor forget all of it.
             let page = [Page::new(holders.number, base)];

@@ -45,7 +45,7 @@ pub(super) const LARGE_SHARED: u64 = 1 << 14;
 pub(super) const BASE: u64 = !(LEAF_SPAN as u64 - 1);
 
 /// log2 of the entries in a group.
-const LEAF_GROUP: usize = 4;
+pub(super) const LEAF_GROUP: usize = 4;
 
 /// What may change the entries of a table of level 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,12 +96,27 @@ impl Leaf {
     /// One entry more is in use: this one. Before it is written.
     #[inline]
     pub(super) fn add_entry(&self, index: usize) {
+        self.use_group(index);
+        self.add_entries(1);
+    }
+
+    /// As [`add_entry`](Leaf::add_entry) for so many entries, whose [groups](Leaf::use_group) are
+    /// put in use before they are written. Those that are not written after all are
+    /// [removed](Leaf::remove_entries).
+    #[inline]
+    pub(super) fn add_entries(&self, count: usize) {
+        let r = record(self.table);
+        r.use_count().fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    /// The group of this entry is in use.
+    #[inline]
+    pub(super) fn use_group(&self, index: usize) {
         let r = record(self.table);
         let group = 1 << (index >> LEAF_GROUP);
         if r.in_use.load(Ordering::Relaxed) & group == 0 {
             r.in_use.fetch_or(group, Ordering::Relaxed);
         }
-        r.use_count().fetch_add(1, Ordering::Relaxed);
     }
 
     /// The first entry in use from `first` to before `end`.
@@ -120,6 +135,27 @@ impl Leaf {
             first = found + 1;
             Some(found)
         })
+    }
+
+    /// Calls `f` with each entry from `first` to before `end` that may be in use, all those of
+    /// groups in use, until it says that it was the last.
+    #[inline(always)]
+    pub(super) fn walk_part(&self, first: usize, end: usize, mut f: impl FnMut(usize) -> bool) {
+        let mut groups = 0;
+        let mut i = first;
+        while i < end {
+            if i == first || i.is_multiple_of(1 << LEAF_GROUP) {
+                groups = record(self.table).in_use.load(Ordering::Acquire);
+            }
+            if groups >> (i >> LEAF_GROUP) & 1 == 0 {
+                i = ((i >> LEAF_GROUP) + 1) << LEAF_GROUP;
+                continue;
+            }
+            if f(i) {
+                return;
+            }
+            i += 1;
+        }
     }
 
     /// Calls `f` with each entry that may be in use, all those of groups in use, until it says that

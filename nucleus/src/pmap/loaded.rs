@@ -8,6 +8,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use super::space::{NO_TRUST, Pmap, PmapRef};
+use super::tags;
 use crate::counters::Counter;
 use crate::frame::record::{NONE, address};
 use crate::hw::machine::{self, MAX_CPUS};
@@ -49,7 +50,7 @@ pub(crate) fn activate(next: Option<&PmapRef>) {
         Some(next) => {
             // The bit before the root: see `shootdown`.
             machine::point();
-            next.active.fetch_or(1 << cpu, Ordering::SeqCst);
+            next.cpus.active.fetch_or(1 << cpu, Ordering::SeqCst);
             // After the bit: a CPU that tears it down sets the mark before it looks at the bits.
             assert!(
                 !next.is_dead.load(Ordering::SeqCst),
@@ -60,7 +61,7 @@ pub(crate) fn activate(next: Option<&PmapRef>) {
             let family = left.map(|left| Arc::as_ptr(&left.family));
             let stays = family == Some(Arc::as_ptr(&next.family));
             if !stays {
-                next.family.active.fetch_or(1 << cpu, Ordering::SeqCst);
+                next.family.cpus.active.fetch_or(1 << cpu, Ordering::SeqCst);
             }
             let user = || match next.user_root {
                 NONE => address(next.root),
@@ -72,8 +73,11 @@ pub(crate) fn activate(next: Option<&PmapRef>) {
                 let trust = next.trust.load(Ordering::Relaxed);
                 trust != NO_TRUST && trust == last.load(Ordering::Relaxed)
             };
-            machine::load_program_space(address(next.root), user, is_trusted);
+            // The tag after the bits: see `tags`.
+            let tag = tags::choose(cpu, next);
+            machine::load_program_space(address(next.root), tag, user, is_trusted);
             Counter::space_switches.add(1);
+            tags::keep(cpu, tag, next);
             let next = next.clone().into_raw();
             slot.pmap.store(next, Ordering::Relaxed);
             slot.borrowed.store(false, Ordering::Relaxed);
@@ -126,12 +130,21 @@ fn give_up(pmap: *mut Pmap, cpu: usize, stays: bool) {
     }
     // SAFETY: the pointer is from `PmapRef::into_raw`, and the slot no longer has it.
     let pmap = unsafe { PmapRef::from_raw(pmap) };
-    // The other root is loaded: nothing of this one is cached here any more.
+    // The other root is loaded: what is cached of this one is not used.
     machine::point();
-    pmap.active.fetch_and(!(1 << cpu), Ordering::SeqCst);
+    pmap.cpus.active.fetch_and(!(1 << cpu), Ordering::SeqCst);
     if !stays {
-        pmap.family.active.fetch_and(!(1 << cpu), Ordering::SeqCst);
+        pmap.family
+            .cpus
+            .active
+            .fetch_and(!(1 << cpu), Ordering::SeqCst);
     }
+}
+
+/// Whether this CPU has a pmap loaded that it does not only borrow. The caller is pinned.
+pub(super) fn runs(cpu: usize) -> bool {
+    let slot = &LOADED[cpu];
+    !slot.borrowed.load(Ordering::Relaxed) && !slot.pmap.load(Ordering::Relaxed).is_null()
 }
 
 /// The pmap that this CPU has loaded and its family, by their numbers in shootdowns.

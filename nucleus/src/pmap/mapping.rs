@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use super::device;
 use super::entries::{entry, load};
 use super::format::{LEAF_SPAN, Pte, index};
-use super::leaf::Leaf;
+use super::leaf::{LEAF_GROUP, Leaf};
 use super::reverse;
 use crate::addr::Prot;
 use crate::hw::machine;
@@ -25,12 +25,13 @@ pub(super) fn part_of(range: VirtRange, base: VirtAddr) -> (usize, usize) {
 /// Takes rights away from one entry, whatever it maps; returns what it was if there were any.
 #[inline]
 pub(super) fn narrow(entry: &AtomicU64, prot: Prot) -> Option<Pte> {
+    let (clear, set) = Pte::narrowing(prot);
     loop {
         let old = load(entry);
-        if !old.is_present() || (prot | Prot::READ).contains(old.prot()) {
+        let new = Pte(old.0 & !clear | set);
+        if !old.is_present() || new == old {
             return None;
         }
-        let new = old.with_rights(old.prot() & prot);
         // An exchange of the whole entry: the bits that the processor sets are not lost, and
         // no new mapping is narrowed by mistake.
         machine::point();
@@ -132,6 +133,64 @@ pub(super) fn install(leaf: &Leaf, i: usize, frame: Frame, pte: Pte) -> bool {
     drop(mappings);
     frame.into_index();
     true
+}
+
+/// Entries whose use is counted at once: few, so that the count of a table has room for all CPUs.
+pub(super) const INSTALLED_TOGETHER: usize = 32;
+
+/// Mappings put into one table, as [`install`] does. What is the same for all is done once.
+pub(super) struct InstallBatch<'a> {
+    leaf: &'a Leaf,
+    /// The slot of the table's first entry.
+    slot: u32,
+    /// The group that is known to be in use.
+    group: usize,
+    pub(super) entered: usize,
+}
+
+impl<'a> InstallBatch<'a> {
+    /// For at most [`INSTALLED_TOGETHER`].
+    #[inline]
+    pub(super) fn of(leaf: &'a Leaf) -> InstallBatch<'a> {
+        leaf.add_entries(INSTALLED_TOGETHER);
+        InstallBatch {
+            leaf,
+            slot: reverse::slot(leaf.table, 0),
+            group: usize::MAX,
+            entered: 0,
+        }
+    }
+
+    /// See [`install`].
+    #[inline(always)]
+    pub(super) fn install(&mut self, i: usize, frame: &Frame, pte: Pte) {
+        if self.group != i >> LEAF_GROUP {
+            self.group = i >> LEAF_GROUP;
+            self.leaf.use_group(i);
+        }
+        let mut mappings = record(frame.index()).lock_mappings();
+        let entry = self.leaf.entry(i);
+        if entry
+            .compare_exchange(0, pte.0, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
+            // Before others can give it up: the lock is held.
+            add_handles(frame.index(), 1);
+            reverse::link_slot(&mut mappings, self.slot + i as u32);
+            self.entered += 1;
+        }
+    }
+}
+
+impl Drop for InstallBatch<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Entries that others took out again meanwhile, they have counted themselves.
+        match INSTALLED_TOGETHER.saturating_sub(self.entered) {
+            0 => {}
+            left => self.leaf.remove_entries(left),
+        }
+    }
 }
 
 /// A mapping that was taken out.

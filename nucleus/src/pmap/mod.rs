@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `format`, `entries` | the x86-64 page-table format, used by both machines; entries of tables |
 //! | `space`, `loaded` | [`Pmap`] and its family; which CPU has which pmap loaded |
-//! | `shootdown` | TLB shootdowns |
+//! | `shootdown`, `tags` | TLB shootdowns; translations of spaces that are not loaded |
 //! | `leaf`, `owner` | tables of level 1: pinned, and their owners |
 //! | `reverse`, `mapping` | reverse mappings of a frame; one mapping entered and removed |
 //! | [`Pending`] | frames and tables that some TLB may still reach |
@@ -36,6 +36,7 @@ mod share;
 mod shootdown;
 mod space;
 mod table;
+mod tags;
 mod tear_down;
 #[cfg(all(test, not(target_os = "none")))]
 mod tests;
@@ -65,4 +66,5 @@ pub use space::{Pmap, PmapRef, PmapWeak};
 pub(crate) unsafe fn init() {
     shootdown::start();
     loaded::start();
+    tags::start();
 }

@@ -124,7 +124,7 @@ impl Pending {
     /// changed by a locked instruction.
     #[inline]
     pub(super) fn invalidate(&mut self, holders: Holders<'_>, va: VirtAddr) {
-        if self.tell(&holders) {
+        if self.tell(&holders, Some(va)) {
             if let Some(page) = self.pages.get_mut(self.page_count) {
                 page.write(Page::new(holders.number, va));
             }
@@ -132,20 +132,50 @@ impl Pending {
         }
     }
 
+    /// Returns the place for [`tell_from`](Pending::tell_from).
+    #[inline]
+    pub(super) fn place(&self) -> usize {
+        self.page_count
+    }
+
+    /// As [`invalidate`](Pending::invalidate), but for the CPUs, which
+    /// [`tell_from`](Pending::tell_from) adds after the last change.
+    #[inline]
+    pub(super) fn note(&mut self, holders: &Holders<'_>, va: VirtAddr) {
+        if let Some(page) = self.pages.get_mut(self.page_count) {
+            page.write(Page::new(holders.number, va));
+        }
+        self.page_count = (self.page_count + 1).min(MAX_PAGES + 1);
+    }
+
+    /// Tells the CPUs of `holders` of all that was [noted](Pending::note) since `place`.
+    #[inline]
+    pub(super) fn tell_from(&mut self, place: usize, holders: &Holders<'_>) {
+        let count = core::mem::replace(&mut self.page_count, place);
+        if count > place && self.tell(holders, None) {
+            self.page_count = count;
+        }
+    }
+
+    /// As [`tell_from`](Pending::tell_from), for CPUs that know the pages by another name.
+    #[cold]
+    pub(super) fn tell_all_from(&mut self, place: usize, holders: Holders<'_>) {
+        self.page_count = place;
+        self.invalidate_all(holders);
+    }
+
     /// As [`invalidate`](Pending::invalidate) for more pages than can be told one by one.
     pub(super) fn invalidate_all(&mut self, holders: Holders<'_>) {
-        if self.tell(&holders) {
+        if self.tell(&holders, None) {
             self.page_count = MAX_PAGES + 1;
         }
     }
 
-    /// Adds the CPUs of `holders` to those that are told; false if there are none.
+    /// Adds the CPUs of `holders` to those that are told of a change of a page, or of any; false if
+    /// there are none.
     #[inline]
-    fn tell(&mut self, holders: &Holders<'_>) -> bool {
-        let mut cpus = holders.cpus.load(Ordering::SeqCst);
-        if shootdown::is_broadcast() {
-            cpus = shootdown::all_cpus();
-        }
+    fn tell(&mut self, holders: &Holders<'_>, page: Option<VirtAddr>) -> bool {
+        let cpus = holders.told(page);
         if cpus == 0 {
             return false;
         }
@@ -161,6 +191,15 @@ impl Pending {
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.frame_count == FRAMES || self.share_count == SHARES
+    }
+
+    /// How many frames can be added before a flush is needed.
+    #[inline]
+    pub(super) fn room(&self) -> usize {
+        match self.is_full() {
+            true => 0,
+            false => FRAMES - self.frame_count,
+        }
     }
 
     /// Takes over the handle that a removed mapping had. The set is not full.

@@ -10,7 +10,7 @@ use super::mapping::{Keep, Unmapped, empty, narrow, part_of, unmap};
 use super::owner::{holders_of, owner as owner_of};
 use super::pending::{Pending, bury};
 use super::shootdown::must_be_told;
-use super::space::Pmap;
+use super::space::{Holders, Pmap};
 use super::table::Found;
 use crate::addr::Prot;
 use crate::counters::Counter;
@@ -55,21 +55,7 @@ impl Pmap {
                 range.start = end;
                 continue;
             }
-            let (mut i, stop) = part_of(range, leaf.base);
-            while let Some(next) = leaf.next_entry(i, stop) {
-                i = next;
-                if pending.is_full() {
-                    break;
-                }
-                if self.take_out(&leaf, i, Pte::ZERO, pending) {
-                    leaf.remove_entry();
-                }
-            }
-            range.start = if pending.is_full() {
-                leaf.base + i * PAGE_SIZE
-            } else {
-                end
-            };
+            range.start = self.take_out_part(&leaf, range, pending).unwrap_or(end);
             // No other walker: the table may go.
             if leaf.entries() == 0 {
                 self.prune(leaf, pending);
@@ -80,6 +66,63 @@ impl Pmap {
                 pending.flush();
             }
         }
+    }
+
+    /// As [`remove`](Pmap::remove), but page tables stay, also empty ones: others of these pages
+    /// will be mapped again.
+    pub fn remove_pages(&self, range: VirtRange, pending: &mut Pending) {
+        let mut range = range;
+        while !range.is_empty() {
+            if pending.is_full() {
+                pending.flush();
+            }
+            // Mostly there is a table of its own, which is found without the lock.
+            let own = self.leaf(range.start).filter(Leaf::is_own);
+            let found = own.or_else(|| Some(self.next_leaf(range, None)?.leaf));
+            let Some(leaf) = found else { return };
+            if !leaf.is_own() {
+                self.part_from(leaf, Why::Remove, pending);
+                continue;
+            }
+            let end = VirtAddr(leaf.base.0 + LEAF_SPAN).min(range.end);
+            range.start = self.take_out_part(&leaf, range, pending).unwrap_or(end);
+        }
+    }
+
+    /// Takes the mappings in `range` out of a table of this pmap's own, until `pending` is full:
+    /// then returns the first address that is left.
+    #[inline]
+    fn take_out_part(
+        &self,
+        leaf: &Leaf,
+        range: VirtRange,
+        pending: &mut Pending,
+    ) -> Option<VirtAddr> {
+        let (first, stop) = part_of(range, leaf.base);
+        let mut old = OldEntries::of(self, pending);
+        let mut taken = 0;
+        let mut room = pending.room();
+        let mut left = None;
+        leaf.walk_part(first, stop, |i| {
+            if room == 0 {
+                left = Some(leaf.base + i * PAGE_SIZE);
+                return true;
+            }
+            if let Some(unmapped) = unmap(leaf.table, i, Pte::ZERO) {
+                taken += 1;
+                old.note(unmapped.old, leaf.base + i * PAGE_SIZE, pending);
+                if let Some(frame) = unmapped.frame {
+                    pending.add_frame(frame);
+                    room -= 1;
+                }
+            }
+            false
+        });
+        old.tell(leaf, pending);
+        if taken > 0 {
+            leaf.remove_entries(taken);
+        }
+        left
     }
 
     /// Takes away every right in `range` that is not in `prot`; never adds one.
@@ -119,12 +162,14 @@ impl Pmap {
     #[inline]
     fn narrow_part(&self, leaf: &Leaf, range: VirtRange, prot: Prot, pending: &mut Pending) {
         let (first, stop) = part_of(range, leaf.base);
-        let owner = record(leaf.table).owner();
-        for i in leaf.used(first, stop) {
-            if let Some(old) = narrow(leaf.entry(i), prot) {
-                self.forget(owner, old, leaf.base + i * PAGE_SIZE, pending);
+        let mut old = OldEntries::of(self, pending);
+        leaf.walk_part(first, stop, |i| {
+            if let Some(entry) = narrow(leaf.entry(i), prot) {
+                old.note(entry, leaf.base + i * PAGE_SIZE, pending);
             }
-        }
+            false
+        });
+        old.tell(leaf, pending);
     }
 
     /// Wires or unwires what is mapped in `range`: the choice of victims passes wired ones by
@@ -201,6 +246,55 @@ impl Pmap {
                 true
             }
             None => false,
+        }
+    }
+}
+
+/// The old states of entries of one table, which TLBs may hold: told together, since the CPUs are
+/// looked up after a change.
+struct OldEntries<'a> {
+    pmap: &'a Pmap,
+    holders: Holders<'a>,
+    /// Where theirs begin in the set.
+    place: usize,
+    /// Entries that no TLB can hold.
+    skipped: usize,
+}
+
+impl<'a> OldEntries<'a> {
+    #[inline]
+    fn of(pmap: &'a Pmap, pending: &Pending) -> OldEntries<'a> {
+        OldEntries {
+            pmap,
+            holders: pmap.holders(),
+            place: pending.place(),
+            skipped: 0,
+        }
+    }
+
+    /// The old state of the entry for `va` was replaced.
+    #[inline]
+    fn note(&mut self, old: Pte, va: VirtAddr, pending: &mut Pending) {
+        match must_be_told(old) {
+            true => pending.note(&self.holders, va),
+            false => self.skipped += 1,
+        }
+    }
+
+    /// The `leaf`, in which all of them were, is still pinned: see [`Pmap::forget`].
+    #[inline]
+    fn tell(self, leaf: &Leaf, pending: &mut Pending) {
+        if self.skipped > 0 {
+            Counter::tlb_skipped_unaccessed.add(self.skipped as u64);
+        }
+        if pending.place() == self.place {
+            return;
+        }
+        let owner = record(leaf.table).owner();
+        match owner.load(Ordering::SeqCst) == owner_of(self.pmap) {
+            true => pending.tell_from(self.place, &self.holders),
+            // SAFETY: as for `forget_shared`.
+            false => pending.tell_all_from(self.place, unsafe { holders_of(owner) }),
         }
     }
 }

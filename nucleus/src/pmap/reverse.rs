@@ -88,6 +88,12 @@ pub(super) fn unlink(mappings: &mut Mappings<'_>, table: u32, index: usize) {
         );
         return mappings.clear();
     }
+    let slot = slot(table, index);
+    if mappings.count() == 2 && mappings.first() == slot {
+        // Fast path: the links of an only entry do not matter.
+        mappings.set_first(link_of(slot).next.load(Ordering::Relaxed));
+        return mappings.subtract();
+    }
     let first = unlink_from(mappings.first(), table, index);
     mappings.set_first(first);
     mappings.subtract();

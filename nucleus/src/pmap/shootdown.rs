@@ -9,8 +9,9 @@
 //! # CPUs that may hold a translation
 //!
 //! A pmap's `active` mask has a bit for each CPU that has it loaded. A CPU sets the bit *before* it
-//! loads the root and clears it *after* it has loaded another one; a load drops everything cached
-//! for a program's addresses. A CPU changes an entry by a locked instruction, and reads the mask
+//! loads the root and clears it *after* it has loaded another one. What it holds of a pmap that it
+//! has not loaded it drops at the next load, unless it is known to be current (see `tags`). A CPU
+//! changes an entry by a locked instruction, and reads the mask
 //! after that. Setting the bit is a locked instruction too. So either the change comes first in the
 //! one order of all locked instructions, and the CPU finds the new entry whenever it looks; or the
 //! bit comes first, and the mask has it. A CPU that left in between needs no telling, and telling
@@ -21,6 +22,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use super::format::Pte;
 use super::loaded;
 use super::space::Pmap;
+use super::tags;
 use crate::VirtAddr;
 use crate::counters::Counter;
 use crate::cpu::percpu::Pinned;
@@ -47,7 +49,7 @@ impl Page {
         Page((space as u64) << PAGE_BITS | page)
     }
 
-    fn space(self) -> u32 {
+    pub(super) fn space(self) -> u32 {
         (self.0 >> PAGE_BITS) as u32
     }
 
@@ -66,7 +68,7 @@ impl Page {
     #[cfg(target_os = "none")]
     fn promise(self, _since: u64) {}
 
-    fn va(self) -> VirtAddr {
+    pub(super) fn va(self) -> VirtAddr {
         VirtAddr(((self.0 & ((1 << PAGE_BITS) - 1)) as usize) << crate::PAGE_SHIFT)
     }
 }
@@ -161,7 +163,7 @@ impl Pmap {
     /// passed a barrier by that.
     pub fn interrupt(&self) {
         core::sync::atomic::fence(Ordering::SeqCst);
-        let cpus = self.active.load(Ordering::SeqCst);
+        let cpus = self.cpus.active.load(Ordering::SeqCst);
         run(What::Pages(&[]), cpus, machine::coherence_stamp());
     }
 }
@@ -259,17 +261,20 @@ enum Asked {
 
 /// Forgets on this CPU.
 fn forget(cpu: usize, what: What<'_>, asked: Asked) {
-    let count = |counter: Counter| {
+    let count = |counter: Counter, more: usize| {
         if asked == Asked::Here {
-            counter.add(1);
+            counter.add(more as u64);
         }
     };
     if let What::Window(slots) = what {
+        count(Counter::tlb_local_page, slots.len());
         for &slot in slots {
-            count(Counter::tlb_local_page);
             machine::window_invalidate(slot as usize);
         }
         return;
+    }
+    if machine::tags() != 0 {
+        forget_kept(cpu, what);
     }
     if loaded::leave_borrowed(cpu) {
         // A CPU that no program runs on gives the space up altogether: no more interrupts for it.
@@ -277,18 +282,31 @@ fn forget(cpu: usize, what: What<'_>, asked: Asked) {
     }
     match what {
         What::All => {
-            count(Counter::tlb_local_full);
+            count(Counter::tlb_local_full, 1);
             machine::invalidate_all();
         }
         What::Pages(pages) => {
             let Some(loaded) = loaded::loaded(cpu) else {
                 return;
             };
+            let mut forgotten = 0;
             for page in pages.iter().filter(|page| loaded.contains(&page.space())) {
-                count(Counter::tlb_local_page);
+                forgotten += 1;
                 machine::invalidate_page(page.va());
             }
+            count(Counter::tlb_local_page, forgotten);
         }
+        What::Window(_) => {}
+    }
+}
+
+/// Forgets on this CPU what it keeps of spaces that it has not loaded, or only borrows.
+#[cold]
+fn forget_kept(cpu: usize, what: What<'_>) {
+    let runs = loaded::runs(cpu);
+    match what {
+        What::All => tags::forget_all(cpu, runs),
+        What::Pages(pages) => tags::forget_pages(cpu, pages, runs),
         What::Window(_) => {}
     }
 }

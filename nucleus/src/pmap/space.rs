@@ -7,11 +7,13 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::entries::entry;
 use super::format::{ENTRIES, Pte};
+use super::{shootdown, tags};
 use crate::hw::machine;
 use crate::lock::{Rank, SpinLock};
 use crate::mem::frame::record::{NONE, first_managed};
 use crate::mem::frame::{Table, give_table, take_table};
-use crate::{OutOfMemory, PhysAddr};
+use crate::mem::mistake::Mistake;
+use crate::{OutOfMemory, PhysAddr, VirtAddr};
 
 /// A counted handle of a [`Pmap`], which stays in its place: its page tables lead back to it.
 #[derive(Clone)]
@@ -76,8 +78,9 @@ pub struct Pmap {
     pub(super) user_root: u32,
     /// [`NO_TRUST`], or what programs have in common whose branch predictions may serve each other.
     pub(super) trust: AtomicU32,
-    /// Bit per CPU that has it loaded: see `shootdown`.
-    pub(super) active: AtomicU64,
+    pub(super) cpus: Cpus,
+    /// A number that no other pmap has had or will have.
+    pub(super) id: u64,
     /// The spaces with which it may share page tables.
     pub(super) family: Arc<Family>,
     /// It was torn down: no CPU loads it any more.
@@ -131,7 +134,8 @@ impl Pmap {
             root,
             user_root,
             trust: AtomicU32::new(NO_TRUST),
-            active: AtomicU64::new(0),
+            cpus: Cpus::default(),
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             family,
             is_dead: AtomicBool::new(false),
             is_forked: AtomicBool::new(false),
@@ -213,11 +217,20 @@ impl Pmap {
     #[inline]
     pub(super) fn holders(&self) -> Holders<'_> {
         Holders {
-            cpus: &self.active,
+            cpus: &self.cpus,
             number: self.space(),
             weight: &self.weight,
         }
     }
+}
+
+/// The CPUs that may hold translations of a space, or of some member of a family.
+#[derive(Default)]
+pub(super) struct Cpus {
+    /// Bit per CPU that has it loaded: see `shootdown`.
+    pub(super) active: AtomicU64,
+    /// Bit per CPU that keeps what it holds of it: see `tags`.
+    pub(super) kept: AtomicU64,
 }
 
 /// The program trusts no other one: see [`Pmap::set_trust`].
@@ -258,8 +271,7 @@ fn copy_upper_half(from: PhysAddr, to: u32) {
 /// See the head of the file. A table of level 1 that several spaces lead to belongs to their family
 /// (see `share`).
 pub(super) struct Family {
-    /// Bit per CPU that has a member loaded, set and cleared as that of a pmap: see `shootdown`.
-    pub(super) active: AtomicU64,
+    pub(super) cpus: Cpus,
     /// See [`Pmap::set_weight`].
     pub(super) weight: AtomicU32,
     /// Names the family in shootdowns.
@@ -271,11 +283,13 @@ const FAMILY: u32 = 1 << 27;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
+/// The next pmap's number: 0 is none's.
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
 /// The CPUs that may hold translations that were read from a table.
 #[derive(Clone, Copy)]
 pub(super) struct Holders<'a> {
-    /// Bit per CPU that may hold any.
-    pub(super) cpus: &'a AtomicU64,
+    cpus: &'a Cpus,
     /// Names them in shootdowns. Two families have the same one only if more than 2^27 were made
     /// between them; what that costs is an invalidation too many.
     pub(super) number: u32,
@@ -283,9 +297,44 @@ pub(super) struct Holders<'a> {
 }
 
 impl Holders<'_> {
+    /// After a change of an entry: the CPUs that have to be told. The others have nothing loaded
+    /// that the change concerns; they drop what they keep before they load it again. `page`: what
+    /// may be cached of the entry, or all.
+    #[inline]
+    pub(super) fn told(&self, page: Option<VirtAddr>) -> u64 {
+        let active = self.cpus.active.load(Ordering::SeqCst);
+        let others = self.cpus.kept.load(Ordering::SeqCst) & !active;
+        match others != 0 || shootdown::is_broadcast() {
+            // Not `self`, which would have to be in memory then.
+            true => told_slowly(self.cpus, self.number, page),
+            false => active,
+        }
+    }
+
     /// How large they count: see [`Pmap::set_weight`].
     pub(super) fn weight(&self) -> u32 {
         self.weight.load(Ordering::Relaxed)
+    }
+}
+
+/// See [`Holders::told`].
+#[cold]
+#[inline(never)]
+fn told_slowly(cpus: &Cpus, number: u32, page: Option<VirtAddr>) -> u64 {
+    if shootdown::is_broadcast() {
+        return shootdown::all_cpus();
+    }
+    loop {
+        let active = cpus.active.load(Ordering::SeqCst);
+        let others = cpus.kept.load(Ordering::SeqCst) & !active;
+        if others == 0 {
+            return active;
+        }
+        tags::condemn(others, number, page);
+        if Mistake::KeptForgotten.is_made() {
+            return active;
+        }
+        cpus.kept.fetch_and(!others, Ordering::SeqCst);
     }
 }
 
@@ -293,7 +342,7 @@ impl Family {
     pub(super) fn new() -> Arc<Family> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed) & (FAMILY - 1) | FAMILY;
         Arc::new(Family {
-            active: AtomicU64::new(0),
+            cpus: Cpus::default(),
             weight: AtomicU32::new(0),
             number,
         })
@@ -303,7 +352,7 @@ impl Family {
     #[inline]
     pub(super) fn holders(&self) -> Holders<'_> {
         Holders {
-            cpus: &self.active,
+            cpus: &self.cpus,
             number: self.number,
             weight: &self.weight,
         }

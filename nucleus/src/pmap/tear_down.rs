@@ -23,12 +23,12 @@ impl Pmap {
         self.is_dead.store(true, Ordering::SeqCst);
         // Other CPUs may have borrowed it for tasks without a program; they are made to leave.
         let since = machine::coherence_stamp();
-        let borrowers = self.active.load(Ordering::SeqCst);
+        let borrowers = self.cpus.active.load(Ordering::SeqCst);
         if borrowers != 0 {
             shootdown::run(shootdown::What::All, borrowers, since);
         }
         assert!(
-            self.active.load(Ordering::SeqCst) == 0,
+            self.cpus.active.load(Ordering::SeqCst) == 0,
             "an address space is torn down while a task runs in it"
         );
         // The tables above level 1 need no flush either: the mask is empty.

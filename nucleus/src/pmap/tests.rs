@@ -21,6 +21,7 @@ mod devices;
 mod large;
 mod sharing;
 mod spaces;
+mod tags;
 
 use spaces::{Readers, Spaces};
 

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -18,11 +18,6 @@ use crate::root::place::RootBy;
 /// When a part cannot be made, or `grub-mkrescue` is not there or fails.
 pub fn image(options: &options::Image) -> Result<()> {
     let kernel = options.guest.kernel()?;
-    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
-    let boot = folder.path().join("boot");
-    fs::create_dir_all(boot.join("grub"))?;
-    fs::copy(&kernel, boot.join("causeway-kernel"))
-        .with_context(|| format!("cannot copy {}", kernel.display()))?;
     if !options.guest.disks.is_empty() {
         bail!("an image has no disks of its own: give them to `causeway run --image`");
     }
@@ -37,14 +32,30 @@ pub fn image(options: &options::Image) -> Result<()> {
     if let Some(RootBy::Ext2 | RootBy::NineP) = options.guest.root_by {
         bail!("an image has its root in memory");
     }
+    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
     let archive = Root::archive(options.guest.root.as_deref(), folder.path())?;
-    let root = boot.join("root.cpio");
-    fs::copy(&archive, &root).with_context(|| format!("cannot copy {}", archive.display()))?;
     let command_line = Console::person().command_line(&options.guest.options(), &options.command);
-    fs::write(boot.join("grub/grub.cfg"), menu(&command_line))?;
+    make(&kernel, &archive, &command_line, &options.output)?;
+    eprintln!("{}", options.output.display());
+    Ok(())
+}
+
+/// Makes an image at `to` that boots this kernel with this archive as root.
+///
+/// # Errors
+/// When `grub-mkrescue` is not there or fails, or a file cannot be read or written.
+pub fn make(kernel: &Path, archive: &Path, command_line: &str, to: &Path) -> Result<()> {
+    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let boot = folder.path().join("boot");
+    fs::create_dir_all(boot.join("grub"))?;
+    for (from, name) in [(kernel, "causeway-kernel"), (archive, "root.cpio")] {
+        fs::copy(from, boot.join(name))
+            .with_context(|| format!("cannot copy {}", from.display()))?;
+    }
+    fs::write(boot.join("grub/grub.cfg"), menu(command_line))?;
     let output = Command::new("grub-mkrescue")
         .arg("-o")
-        .arg(&options.output)
+        .arg(to)
         .arg(folder.path())
         .output()
         .context(
@@ -57,7 +68,6 @@ pub fn image(options: &options::Image) -> Result<()> {
             String::from_utf8_lossy(&output.stderr)
         );
     }
-    eprintln!("{}", options.output.display());
     Ok(())
 }
 

@@ -123,6 +123,16 @@ pub fn guest_program(name: &str) -> Result<PathBuf> {
     Ok(guest_build(&["--package", name], &what)?.join(name))
 }
 
+/// Builds the guest program of the experiments, with the crates that they measure fbufs against,
+/// and returns its file.
+///
+/// # Errors
+/// When it does not compile.
+pub fn guest_bench() -> Result<PathBuf> {
+    let words = ["--package", "bench", "--features", "iceoryx2"];
+    Ok(guest_build(&words, "the guest's program bench")?.join("bench"))
+}
+
 fn guest_build(words: &[&str], what: &str) -> Result<PathBuf> {
     let user = home()?.join("user");
     let mut build = cargo(&user);

@@ -42,8 +42,10 @@ struct Node {
 /// What a node stands for.
 enum NodeKind {
     Empty,
-    /// Bytes of an fbuf of this process.
-    Own(Arc<Fbuf>, Bytes),
+    /// Bytes of an fbuf of this process, which the node has.
+    Fbuf(Fbuf, Bytes),
+    /// Bytes of the fbuf of another node.
+    Own(Arc<Node>, Bytes),
     /// Bytes of a received message.
     Part(Received, Bytes),
     /// All of a received message, by its sender's nodes.
@@ -81,6 +83,23 @@ impl Node {
             visits,
             kind,
         })
+    }
+
+    /// Returns the fbuf of this process with the node's bytes.
+    fn fbuf(&self) -> Option<&Fbuf> {
+        match &self.kind {
+            NodeKind::Fbuf(fbuf, _) => Some(fbuf),
+            NodeKind::Own(of, _) => of.fbuf(),
+            _ => None,
+        }
+    }
+
+    /// Returns the node that has the fbuf: itself, or another.
+    fn with_fbuf(self: &Arc<Node>) -> Arc<Node> {
+        match &self.kind {
+            NodeKind::Own(of, _) => of.clone(),
+            _ => self.clone(),
+        }
     }
 
     fn leaf(space: &Space, bytes: Bytes, kind: NodeKind) -> Arc<Node> {
@@ -123,7 +142,9 @@ impl Node {
     fn write(&self) -> io::Result<()> {
         let raw = match &self.kind {
             NodeKind::Empty => RawNode::Empty,
-            NodeKind::Own(_, bytes) | NodeKind::Part(_, bytes) => RawNode::Leaf(*bytes),
+            NodeKind::Fbuf(_, bytes) | NodeKind::Own(_, bytes) | NodeKind::Part(_, bytes) => {
+                RawNode::Leaf(*bytes)
+            }
             NodeKind::Pair(a, b) => RawNode::Pair(a.address(), b.address()),
             NodeKind::Whole(_) => return Ok(()),
         };
@@ -157,10 +178,12 @@ impl Node {
     }
 
     /// Returns a leaf with a part of a node's bytes; `None` where they are several pieces.
-    fn part(&self, space: &Space, within: Range<usize>) -> Option<Arc<Node>> {
+    fn part(self: &Arc<Node>, space: &Space, within: Range<usize>) -> Option<Arc<Node>> {
         let cut = |bytes: &Bytes| bytes.part(within.start, within.len());
         let (bytes, kind) = match &self.kind {
-            NodeKind::Own(fbuf, bytes) => (cut(bytes), NodeKind::Own(fbuf.clone(), cut(bytes))),
+            NodeKind::Fbuf(_, bytes) | NodeKind::Own(_, bytes) => {
+                (cut(bytes), NodeKind::Own(self.with_fbuf(), cut(bytes)))
+            }
             NodeKind::Part(it, bytes) => (cut(bytes), NodeKind::Part(it.clone(), cut(bytes))),
             NodeKind::Whole(it) => {
                 let bytes = it.inner.within(within)?;
@@ -199,7 +222,7 @@ impl Aggregate {
         // The node lies behind the data if there is room, and costs no other page.
         let behind = fbuf.start() + fbuf.len() - NODE;
         let has_room = fbuf.len() - len >= NODE;
-        let kind = NodeKind::Own(Arc::new(fbuf), bytes);
+        let kind = NodeKind::Fbuf(fbuf, bytes);
         if !has_room {
             let node = Node::leaf(&space, bytes, kind);
             return Ok(Aggregate::of(&space, Some(node)));
@@ -299,7 +322,7 @@ impl Aggregate {
                         at += piece.len();
                     }
                 }
-                NodeKind::Empty | NodeKind::Own(..) | NodeKind::Part(..) => {}
+                NodeKind::Empty | NodeKind::Fbuf(..) | NodeKind::Own(..) | NodeKind::Part(..) => {}
             }
         }
         self.joined(parts)
@@ -388,20 +411,22 @@ impl Aggregate {
             }
             pieces.push(next);
         };
-        let mut left: Vec<&Node> = Vec::with_capacity(FEW);
+        let mut left: Vec<&Arc<Node>> = Vec::with_capacity(FEW);
         for part in parts {
-            left.extend(part.root.as_deref());
+            left.extend(&part.root);
             while let Some(node) = left.pop() {
                 match &node.kind {
                     NodeKind::Empty => {}
-                    NodeKind::Own(fbuf, bytes) => add(NodeKind::Own(fbuf.clone(), *bytes)),
+                    NodeKind::Fbuf(_, bytes) | NodeKind::Own(_, bytes) => {
+                        add(NodeKind::Own(node.with_fbuf(), *bytes));
+                    }
                     NodeKind::Part(message, bytes) => add(NodeKind::Part(message.clone(), *bytes)),
                     NodeKind::Whole(message) => {
                         for piece in message.inner.pieces.as_slice() {
                             add(NodeKind::Part(message.clone(), *piece));
                         }
                     }
-                    NodeKind::Pair(a, b) => left.extend([&**b, &**a]),
+                    NodeKind::Pair(a, b) => left.extend([b, a]),
                 }
             }
         }
@@ -428,7 +453,8 @@ impl Aggregate {
         while let Some(node) = left.pop() {
             match &node.kind {
                 NodeKind::Empty => {}
-                NodeKind::Own(fbuf, _) if fbuf.space().is_same(space) => {}
+                NodeKind::Fbuf(fbuf, _) if fbuf.space().is_same(space) => {}
+                NodeKind::Own(of, _) => left.push(of),
                 NodeKind::Pair(a, b) => left.extend([&**a, &**b]),
                 _ => return false,
             }
@@ -475,10 +501,7 @@ impl Aggregate {
     ) -> io::Result<()> {
         let mut left: Vec<&Node> = self.root.as_deref().into_iter().collect();
         while let Some(node) = left.pop() {
-            let own = match &node.kind {
-                NodeKind::Own(fbuf, _) => Some(fbuf.space()),
-                _ => node.slot.as_ref(),
-            };
+            let own = node.fbuf().map(Fbuf::space).or(node.slot.as_ref());
             if own.is_some_and(|own| !own.is_same(space))
                 || node.slot.as_ref().is_some_and(|own| !own.is_same(space))
             {
@@ -489,7 +512,7 @@ impl Aggregate {
                 each(page..page + PAGE);
             }
             match &node.kind {
-                NodeKind::Own(_, bytes) => {
+                NodeKind::Fbuf(_, bytes) | NodeKind::Own(_, bytes) => {
                     let end = bytes.start() + bytes.len();
                     each(bytes.start() & !(PAGE - 1)..end.next_multiple_of(PAGE));
                 }
@@ -517,7 +540,9 @@ impl<'a> Iterator for Walk<'a> {
             }
             match &self.left.pop()?.kind {
                 NodeKind::Empty => {}
-                NodeKind::Own(_, bytes) => return Some(Fragment::new(*bytes, true)),
+                NodeKind::Fbuf(_, bytes) | NodeKind::Own(_, bytes) => {
+                    return Some(Fragment::new(*bytes, true));
+                }
                 NodeKind::Part(_, bytes) => return Some(Fragment::new(*bytes, false)),
                 NodeKind::Whole(message) => self.received = Some(message.inner.fragments()),
                 NodeKind::Pair(a, b) => self.left.extend([&**b, &**a]),

@@ -126,6 +126,11 @@ impl Allocator {
         }
     }
 
+    /// Returns whether one of the runs has this address.
+    pub(crate) fn has(&self, address: usize) -> bool {
+        self.runs.iter().any(|run| run.has(address))
+    }
+
     /// Gives back all runs that are idle, and the memory of free fbufs in the others.
     pub(crate) fn trim(&mut self, runs: &mut impl Runs) {
         self.give_back(runs, |_| true);

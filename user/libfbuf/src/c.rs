@@ -17,7 +17,7 @@ use libc::{c_int, c_uint, c_void, size_t};
 use crate::aggregate::Aggregate;
 use crate::channel::Channel;
 use crate::contents::{Contents, Fragment, Received};
-use crate::path::{Member, Message, Path};
+use crate::path::{Member, Message, Path, To};
 use crate::raw::error;
 use crate::region::{Backend, Domain, lock};
 use crate::space::{Fbuf, Mode};
@@ -263,6 +263,19 @@ interface! {
         put(data, (*path).copy(bytes(start, length)).map(Data::Own))
     }
 
+    /// Takes bytes of a file.
+    fn fbuf_data_take(
+        path: *const Path,
+        file: RawFd,
+        offset: i64,
+        most: size_t,
+        data: *mut *mut Data
+    ) -> c_int {
+        let file = BorrowedFd::borrow_raw(file);
+        let offset = u64::try_from(offset).ok();
+        put(data, (*path).take(file, offset, most).map(Data::Own))
+    }
+
     /// Joins data.
     fn fbuf_data_join(front: *const Data, back: *const Data, data: *mut *mut Data) -> c_int {
         let joined = (*front).own().and_then(|front| front.join((*back).own()?));
@@ -405,7 +418,7 @@ interface! {
 
     /// Sends through the kernel.
     fn fbuf_send(path: *const Path, member: c_uint, data: *const Data) -> c_int {
-        let sent = (*data).own().and_then(|it| (*path).send(member.into(), it));
+        let sent = (*data).own().and_then(|it| (*path).send(To::of(member.into()), it));
         status(sent.map(drop))
     }
 
@@ -433,7 +446,7 @@ interface! {
         answer: *mut *mut Data
     ) -> c_int {
         let request = (*request).own();
-        let received = request.and_then(|it| (*path).call(member.into(), it, &*answers));
+        let received = request.and_then(|it| (*path).call(To::of(member.into()), it, &*answers));
         let received = received.and_then(|it| it.ok_or_else(|| error(libc::EPIPE)));
         put(answer, received.map(Data::Message))
     }
@@ -474,6 +487,16 @@ interface! {
         put(data, some((*channel).receive()))
     }
 
+    /// Receives what the peer may have from another path, too.
+    fn fbuf_channel_receive_lent(
+        channel: *mut Channel,
+        lender: *const Member,
+        data: *mut *mut Data
+    ) -> c_int {
+        let lender = &*lender;
+        put(data, some((*channel).receive_lent(|_| Some(lender.clone()))))
+    }
+
     /// Receives without waiting.
     fn fbuf_channel_try_receive(channel: *mut Channel, data: *mut *mut Data) -> c_int {
         put(data, some((*channel).try_receive()))
@@ -487,6 +510,16 @@ interface! {
     ) -> c_int {
         let received = (*request).own().and_then(|it| (*channel).call(it));
         put(answer, received.map(Data::Received))
+    }
+
+    /// Sends an answer and receives a request.
+    fn fbuf_channel_answer(
+        channel: *mut Channel,
+        answer: *const Data,
+        request: *mut *mut Data
+    ) -> c_int {
+        let received = (*answer).own().and_then(|it| (*channel).answer(it));
+        put(request, some(received))
     }
 
     /// Prepares for waiting.

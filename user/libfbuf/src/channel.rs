@@ -4,17 +4,20 @@
 use std::fmt;
 use std::hint;
 use std::io;
+use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::aggregate::Aggregate;
-use crate::contents::{Contents, Received};
+use crate::contents::{self, Contents, Received};
+use crate::nodes;
 use crate::path::{Member, Path};
 use crate::raw::{self, error};
 use crate::region::{Domain, lock};
 use crate::ring::{self, OwnRing, Ring, waits};
+use crate::sources::{Lend, Sources};
 use crate::space::{Fbuf, Mode};
 
 /// Messages that may be sent and not yet freed, in each direction.
@@ -62,6 +65,8 @@ impl Offer {
 /// which [`finish`](Channel::finish) waits for.
 pub struct Channel {
     shared: Arc<Shared>,
+    /// What the peer may name in messages.
+    sources: Sources,
     /// What was sent and not yet freed; the cookie is the place, and how often it was used.
     in_flight: Vec<(u32, Option<Aggregate>)>,
     free: Vec<u32>,
@@ -87,23 +92,37 @@ struct Shared {
     socket: OwnedFd,
     /// Keeps the peer's fbufs readable.
     member: Member,
-    /// The memory of `own`.
-    _ring: Fbuf,
+    /// The memory of `own`, which keeps the path.
+    ring: Fbuf,
 }
 
 impl Shared {
     /// Wakes the peer if it waits for one of these.
     fn wake(&self, what: u32) {
+        if self.raise_bell(what) {
+            raw::ring(self.bell());
+        }
+    }
+
+    fn bell(&self) -> raw::Bell<'_> {
+        let space = self.ring.space();
+        let path = space.is_by_device().then(|| space.as_fd());
+        (path, self.own.bell())
+    }
+
+    /// Raises the bell if the peer waits for one of these; returns whether the caller is to ring.
+    fn raise_bell(&self, what: u32) -> bool {
         // What was written before is visible to a peer that is about to sleep.
         fence(Ordering::SeqCst);
         let waiting = self.peer.waiting();
-        if waiting & what != 0 && self.woken.swap(waiting, Ordering::Relaxed) != waiting {
-            let bell = self.own.raise_bell();
-            raw::futex_wake(bell);
-            if waiting & waits::SOCKET != 0 {
-                raw::ring_doorbell(self.socket.as_fd());
-            }
+        if waiting & what == 0 || self.woken.swap(waiting, Ordering::Relaxed) == waiting {
+            return false;
         }
+        self.own.raise_bell();
+        if waiting & waits::SOCKET != 0 {
+            raw::ring_doorbell(self.socket.as_fd());
+        }
+        true
     }
 
     /// Returns what to poll for the peer's messages, if they are to wake by the socket, and its
@@ -124,7 +143,7 @@ impl Shared {
 }
 
 /// A received message's cookie; its drop tells the sender.
-struct Hold {
+pub(crate) struct Hold {
     shared: Arc<Shared>,
     cookie: u64,
 }
@@ -180,7 +199,13 @@ impl Channel {
         if peer.slots() != SLOTS || member.mode() != Mode::CACHED_VOLATILE {
             return Err(error(libc::EPROTO));
         }
+        // Another peer's ring, or one of this process, is not the peer's.
+        if !member.owns(peer.bytes()) {
+            return Err(error(libc::EPROTO));
+        }
+        let sources = Sources::new(&member, ring.space());
         Ok(Channel {
+            sources,
             shared: Arc::new(Shared {
                 own,
                 peer,
@@ -188,7 +213,7 @@ impl Channel {
                 woken: AtomicU32::new(0),
                 member,
                 socket,
-                _ring: ring,
+                ring,
             }),
             in_flight: (0..SLOTS).map(|_| (0, None)).collect(),
             free: (0..SLOTS).rev().collect(),
@@ -220,10 +245,16 @@ impl Channel {
     /// broke the rules: everything that was sent is then released. `ENOSPC` or `ENOMEM` without
     /// memory for the node of an empty aggregate.
     pub fn send(&mut self, aggregate: &Aggregate) -> io::Result<()> {
+        self.put_waiting(aggregate)?;
+        self.shared.wake(waits::MESSAGES);
+        Ok(())
+    }
+
+    fn put_waiting(&mut self, aggregate: &Aggregate) -> io::Result<()> {
         loop {
-            match self.try_send(aggregate) {
+            match self.put(aggregate) {
                 Err(why) if why.kind() == io::ErrorKind::WouldBlock => {
-                    self.wait(waits::NOTICES)?;
+                    self.wait(waits::NOTICES, false)?;
                 }
                 result => return result,
             }
@@ -235,6 +266,13 @@ impl Channel {
     /// # Errors
     /// Those of [`send`](Channel::send), and `EAGAIN`.
     pub fn try_send(&mut self, aggregate: &Aggregate) -> io::Result<()> {
+        self.put(aggregate)?;
+        self.shared.wake(waits::MESSAGES);
+        Ok(())
+    }
+
+    /// Writes a message, whose receiver is to be woken then.
+    fn put(&mut self, aggregate: &Aggregate) -> io::Result<()> {
         self.collect()?;
         if self.shared.peer.is_closed() {
             return Err(error(libc::EPIPE));
@@ -247,24 +285,55 @@ impl Channel {
         let cookie = u64::from(slot.0) << 32 | u64::from(place);
         self.shared.own.send(self.sent, root, cookie);
         self.sent = self.sent.wrapping_add(1);
-        self.shared.wake(waits::MESSAGES);
         Ok(())
     }
 
     /// Receives a message; waits for one. `None` once the peer has closed the channel and nothing
     /// is left.
     ///
+    /// A message may name what its sender can read: its path, the path from here to the sender, and
+    /// other paths that both belong to. Those the kernel knows; by memfds it needs
+    /// [`receive_lent`](Channel::receive_lent).
+    ///
     /// # Errors
     /// `ECONNRESET` when the peer is gone and all that it sent was received, `EPROTO` when it broke
-    /// the rules. `EFAULT`, `ELOOP`,
-    /// `E2BIG` or `EINVAL` for a message that is no aggregate: it is freed, and the channel goes
-    /// on.
+    /// the rules. `EFAULT` for a message that names other memory, `EFAULT`, `ELOOP`, `E2BIG` or
+    /// `EINVAL` for one that is no aggregate: it is freed, and the channel goes on.
     pub fn receive(&mut self) -> io::Result<Option<Received>> {
+        self.receive_lent(|_| None)
+    }
+
+    /// Receives as [`receive`](Channel::receive). By memfds, whose paths' receivers nobody knows,
+    /// `lend` gives for an address of another path the membership in it, if the sender can read
+    /// that path, too.
+    ///
+    /// # Errors
+    /// Those of [`receive`](Channel::receive).
+    pub fn receive_lent(
+        &mut self,
+        mut lend: impl FnMut(usize) -> Option<Member>,
+    ) -> io::Result<Option<Received>> {
+        self.take_waiting(&mut lend, false)
+    }
+
+    /// Receives a message; waits for one. With `wakes`, the peer is woken before.
+    fn take_waiting(
+        &mut self,
+        lend: &mut Lend<'_>,
+        mut wakes: bool,
+    ) -> io::Result<Option<Received>> {
+        self.disarm();
+        if wakes && self.is_ready(waits::MESSAGES) {
+            raw::ring(self.shared.bell());
+            wakes = false;
+        }
         loop {
-            match self.try_receive() {
-                Err(why) if why.kind() == io::ErrorKind::WouldBlock => {
-                    self.wait(waits::MESSAGES)?;
-                }
+            // The same without an error, first: both sides mostly wait.
+            if self.broken.is_none() && !self.is_ready(waits::MESSAGES) {
+                self.wait(waits::MESSAGES, mem::take(&mut wakes))?;
+            }
+            match self.take(lend) {
+                Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
                 result => return result,
             }
         }
@@ -276,14 +345,34 @@ impl Channel {
     /// # Errors
     /// Those of [`receive`](Channel::receive), and `EAGAIN`.
     pub fn try_receive(&mut self) -> io::Result<Option<Received>> {
+        self.take(&mut |_| None)
+    }
+
+    /// As [`try_receive`](Channel::try_receive), with what
+    /// [`receive_lent`](Channel::receive_lent) takes.
+    ///
+    /// # Errors
+    /// Those of [`try_receive`](Channel::try_receive).
+    pub fn try_receive_lent(
+        &mut self,
+        mut lend: impl FnMut(usize) -> Option<Member>,
+    ) -> io::Result<Option<Received>> {
+        self.take(&mut lend)
+    }
+
+    /// Ends what [`arm`](Channel::arm) has begun.
+    fn disarm(&mut self) {
+        if mem::take(&mut self.is_armed) {
+            let what = waits::MESSAGES | waits::NOTICES | waits::SOCKET;
+            self.shared.own.stop_waiting(what);
+        }
+    }
+
+    fn take(&mut self, lend: &mut Lend<'_>) -> io::Result<Option<Received>> {
         if self.broken == Some(libc::EPROTO) {
             return Err(error(libc::EPROTO));
         }
-        if std::mem::take(&mut self.is_armed) {
-            self.shared
-                .own
-                .stop_waiting(waits::MESSAGES | waits::NOTICES | waits::SOCKET);
-        }
+        self.disarm();
         // Read first: what was sent before the close is received before the end.
         let is_closed = self.shared.peer.is_closed();
         match self.shared.peer.messages_after(self.received) {
@@ -296,17 +385,34 @@ impl Channel {
         let (root, cookie) = self.shared.peer.read_message(self.received);
         self.received = self.received.wrapping_add(1);
         let shared = self.shared.clone();
-        Received::read(root, Box::new(Hold { shared, cookie })).map(Some)
+        let hold = contents::Hold::Ring(Hold { shared, cookie });
+        let (from, own) = (&self.shared.member, self.shared.ring.space());
+        let (sources, mut lenders) = (&mut self.sources, Vec::new());
+        let pieces = nodes::read(root, |bytes| {
+            sources.may_name(from, own, bytes, &mut lenders, lend)
+        })?;
+        Ok(Some(Received::new(root, pieces, hold, lenders)))
     }
 
-    /// Sends a request, and receives the answer.
+    /// Sends a request, and receives the answer. If both sides sleep meanwhile, each makes one
+    /// system call.
     ///
     /// # Errors
     /// Those of [`send`](Channel::send) and [`receive`](Channel::receive); `EPIPE` without an
     /// answer.
     pub fn call(&mut self, request: &Aggregate) -> io::Result<Received> {
-        self.send(request)?;
-        self.receive()?.ok_or_else(|| error(libc::EPIPE))
+        self.answer(request)?.ok_or_else(|| error(libc::EPIPE))
+    }
+
+    /// Sends an answer, and receives the next request: the other side of [`call`](Channel::call).
+    /// `None` once the peer has closed the channel.
+    ///
+    /// # Errors
+    /// Those of [`send`](Channel::send) and [`receive`](Channel::receive).
+    pub fn answer(&mut self, answer: &Aggregate) -> io::Result<Option<Received>> {
+        self.put_waiting(answer)?;
+        let wakes = self.shared.raise_bell(waits::MESSAGES);
+        self.take_waiting(&mut |_| None, wakes)
     }
 
     /// Ends the sending, so that the peer receives the end, and waits until the peer has freed all
@@ -324,7 +430,9 @@ impl Channel {
                 return Ok(());
             }
             let noticed = self.noticed;
-            if self.sleep(waits::NOTICES, |peer| peer.notices_after(noticed) != 0) {
+            if self.sleep(waits::NOTICES, false, |peer| {
+                peer.notices_after(noticed) != 0
+            }) {
                 // What it wrote before it ended counts.
                 self.collect()?;
                 return match self.free.len() == SLOTS as usize || self.shared.peer.is_closed() {
@@ -443,36 +551,46 @@ impl Channel {
             || (what & waits::NOTICES != 0 && peer.notices_after(self.noticed) != 0)
     }
 
-    /// Sleeps until one of these may be there; `ECONNRESET` if the peer is gone.
-    fn wait(&mut self, what: u32) -> io::Result<()> {
+    /// Sleeps until one of these may be there; `ECONNRESET` if the peer is gone. With `wakes`, the
+    /// peer is woken before.
+    fn wait(&mut self, what: u32, mut wakes: bool) -> io::Result<()> {
+        if self.spins > 0 && mem::take(&mut wakes) {
+            raw::ring(self.shared.bell());
+        }
         for _ in 0..self.spins {
             if self.is_ready(what) {
                 return Ok(());
             }
             hint::spin_loop();
         }
-        let is_gone = self.sleep(what, |_| self.is_ready(what));
+        let is_gone = self.sleep(what, wakes, |_| self.is_ready(what));
         match is_gone && !self.is_ready(what) {
             true => Err(self.break_off(libc::ECONNRESET)),
             false => Ok(()),
         }
     }
 
-    /// Sleeps unless it is ready; returns true if the peer is gone.
-    fn sleep(&self, what: u32, is_ready: impl Fn(&Ring) -> bool) -> bool {
-        let peer = &self.shared.peer;
+    /// Sleeps unless it is ready; returns true if the peer is gone. With `wakes`, the peer is woken
+    /// before, by the same system call.
+    fn sleep(&self, what: u32, wakes: bool, is_ready: impl Fn(&Ring) -> bool) -> bool {
+        let (peer, own) = (&self.shared.peer, &self.shared.own);
         let bell = peer.bell();
         let seen = bell.load(Ordering::Acquire);
-        self.shared.own.start_waiting(what);
+        own.start_waiting(what);
         let mut is_awake = is_ready(peer);
-        if !is_awake {
-            if !self.shared.member.wait(bell, seen, LOOK) {
+        if is_awake {
+            if wakes {
+                raw::ring(self.shared.bell());
+            }
+        } else {
+            let rung = wakes.then(|| self.shared.bell());
+            if !self.shared.member.wait(rung, bell, seen, LOOK) {
                 // An error of `poll` comes again when the peer is looked for.
                 let _ = raw::poll(&mut self.shared.polled(), LOOK.as_millis() as i32);
             }
             is_awake = bell.load(Ordering::Acquire) != seen || is_ready(peer);
         }
-        self.shared.own.stop_waiting(what);
+        own.stop_waiting(what);
         !is_awake && self.shared.is_peer_gone()
     }
 }

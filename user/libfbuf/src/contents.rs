@@ -6,9 +6,12 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::nodes::{self, Pieces};
+use crate::channel;
+use crate::nodes::Pieces;
+use crate::path;
 use crate::raw::error;
 use crate::region::Bytes;
+use crate::sources::Lender;
 
 /// Contiguous bytes of an aggregate, at an address of the region.
 ///
@@ -140,32 +143,36 @@ pub struct Received {
     pub(crate) inner: Arc<Inner>,
 }
 
+/// What frees a message by its drop.
+pub(crate) enum Hold {
+    Ring(#[expect(dead_code, reason = "its drop matters")] channel::Hold),
+    Kernel(#[expect(dead_code, reason = "its drop matters")] path::Hold),
+}
+
 pub(crate) struct Inner {
     pub(crate) root: u64,
     pub(crate) pieces: Pieces,
     len: u64,
     is_stable: bool,
-    /// Its drop frees the message.
-    _hold: Box<dyn Send + Sync>,
+    _hold: Hold,
+    /// Keep what others have lent readable.
+    _lenders: Vec<Lender>,
 }
 
 impl Received {
-    /// Reads the aggregate of a root that a peer sent.
-    ///
-    /// # Errors
-    /// Those of [`nodes::read`]; then `hold` was dropped.
-    pub(crate) fn read(root: u64, hold: Box<dyn Send + Sync>) -> io::Result<Received> {
-        let pieces = nodes::read(root)?;
+    /// Returns the message with the pieces that were read from its root.
+    pub(crate) fn new(root: u64, pieces: Pieces, hold: Hold, lenders: Vec<Lender>) -> Received {
         let len = pieces.as_slice().iter().map(|it| it.len() as u64).sum();
-        Ok(Received {
+        Received {
             inner: Arc::new(Inner {
                 root,
                 pieces,
                 len,
                 is_stable: false,
                 _hold: hold,
+                _lenders: lenders,
             }),
-        })
+        }
     }
 
     /// Notes that no process can change the bytes any more.

@@ -33,19 +33,22 @@ impl RawNode {
     const LEAF: u64 = 1;
     const PAIR: u64 = 2;
 
-    /// Reads the node at an address that a peer wrote.
+    /// Reads the node at an address that a peer wrote; `may` says what the peer may name.
     ///
     /// # Errors
-    /// `EFAULT` for an address outside the region or between words, `EINVAL` for an unknown kind.
-    fn read(address: u64) -> io::Result<RawNode> {
-        let bytes = Bytes::new(address, NODE as u64);
-        let word = |index: usize| bytes.and_then(|it| it.word(8 * index));
-        let read = || Some([word(0)?, word(1)?, word(2)?, word(3)?]);
+    /// `EFAULT` for an address outside the region, between words, or that the peer may not name;
+    /// `EINVAL` for an unknown kind.
+    fn read(address: u64, may: &mut impl FnMut(Bytes) -> bool) -> io::Result<RawNode> {
+        let bytes = Bytes::new(address, NODE as u64).filter(|it| may(*it));
         let bad = || error(libc::EFAULT);
-        let [kind, len, a, b] = read().ok_or_else(bad)?;
+        let words = bytes.and_then(Bytes::words);
+        let [kind, len, a, b] = words.ok_or_else(bad)?;
         match kind {
             0 => Ok(RawNode::Empty),
-            Self::LEAF => Ok(RawNode::Leaf(Bytes::new(a, len).ok_or_else(bad)?)),
+            Self::LEAF => {
+                let leaf = Bytes::new(a, len).filter(|it| len == 0 || may(*it));
+                Ok(RawNode::Leaf(leaf.ok_or_else(bad)?))
+            }
             Self::PAIR => Ok(RawNode::Pair(a, b)),
             _ => Err(error(libc::EINVAL)),
         }
@@ -101,20 +104,27 @@ fn is_cycle(address: u64, ancestors: &[Ancestor]) -> bool {
     ancestors[(1 << log) - 1].address == address
 }
 
-/// Reads the aggregate with this root, which a peer may change meanwhile.
+/// Reads the aggregate with this root, which a peer may change meanwhile; `may` says which bytes
+/// the peer may name.
 ///
 /// # Errors
-/// `EFAULT` for an address outside the region, `EINVAL` for a node of unknown kind, `ELOOP` for a
-/// node beneath itself, `E2BIG` for more than [`MOST_NODES`], before or after that is found.
-pub(crate) fn read(root: u64) -> io::Result<Pieces> {
-    match RawNode::read(root)? {
+/// `EFAULT` for other bytes and for an address outside the region, `EINVAL` for a node of unknown
+/// kind, `ELOOP` for a node beneath itself, `E2BIG` for more than [`MOST_NODES`], before or after
+/// that is found.
+pub(crate) fn read(root: u64, mut may: impl FnMut(Bytes) -> bool) -> io::Result<Pieces> {
+    match RawNode::read(root, &mut may)? {
         RawNode::Leaf(bytes) => Ok(Pieces::One(bytes)),
         RawNode::Empty => Ok(Pieces::Many(Vec::new())),
-        RawNode::Pair(a, b) => read_pairs(root, a, b),
+        RawNode::Pair(a, b) => read_pairs(root, a, b, &mut may),
     }
 }
 
-fn read_pairs(root: u64, front: u64, back: u64) -> io::Result<Pieces> {
+fn read_pairs(
+    root: u64,
+    front: u64,
+    back: u64,
+    may: &mut impl FnMut(Bytes) -> bool,
+) -> io::Result<Pieces> {
     let mut pieces = Vec::with_capacity(FEW);
     let mut ancestors = Vec::with_capacity(FEW);
     ancestors.push(Ancestor {
@@ -131,7 +141,7 @@ fn read_pairs(root: u64, front: u64, back: u64) -> io::Result<Pieces> {
         if is_cycle(next, &ancestors) {
             return Err(error(libc::ELOOP));
         }
-        match RawNode::read(next)? {
+        match RawNode::read(next, may)? {
             RawNode::Empty => {}
             RawNode::Leaf(bytes) if bytes.len() == 0 => {}
             RawNode::Leaf(bytes) => pieces.push(bytes),

@@ -1,20 +1,21 @@
 //! Paths: their originator's side and their receivers', and messages through the kernel.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::process;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::aggregate::Aggregate;
-use crate::contents::{Contents, Received};
+use crate::contents::{self, Contents, Received};
+use crate::membership::Membership;
 use crate::memfd::{self, Chunks};
+use crate::nodes;
 use crate::raw::{self, error, request};
-use crate::region::{Domain, PAGE, Provider, lock};
+use crate::region::{Bytes, Domain, PAGE, Provider, lock};
 use crate::sent::Sent;
 use crate::space::{Fbuf, Mode, Space};
 
@@ -24,6 +25,29 @@ use crate::space::{Fbuf, Mode, Space};
 pub struct Path {
     space: Space,
     sent: Arc<Mutex<Sent>>,
+}
+
+/// Whom a message through the kernel is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum To {
+    /// All receivers of the path.
+    All,
+    /// The one with this [number](Member::number).
+    Member(NonZeroU64),
+}
+
+impl To {
+    /// The receiver with this number, or all for 0.
+    pub fn of(number: u64) -> To {
+        NonZeroU64::new(number).map_or(To::All, To::Member)
+    }
+
+    fn word(self) -> u64 {
+        match self {
+            To::All => 0,
+            To::Member(number) => number.get(),
+        }
+    }
 }
 
 /// Bytes that are taken from a file at once.
@@ -195,16 +219,16 @@ impl Path {
         self.space.trim();
     }
 
-    /// Sends through the kernel to one member, or to all (0); returns the message's id. The
-    /// aggregate is held until all receivers have freed it, and notices of that were read, which
-    /// later sends do. This needs the device.
+    /// Sends through the kernel to one member, or to all; returns the message's id. The aggregate
+    /// is held until all receivers have freed it, and notices of that were read, which later sends
+    /// do. This needs the device.
     ///
     /// # Errors
     /// `EAGAIN` when a receiver's queue is full and the descriptor does not block; `EPIPE` without
     /// that member; `EXDEV` for an aggregate with fbufs of another path of this process;
     /// `EOPNOTSUPP` by memfds; those of the kernel's walk.
-    pub fn send(&self, member: u64, aggregate: &Aggregate) -> io::Result<u64> {
-        self.send_with(member, aggregate, 0)
+    pub fn send(&self, to: To, aggregate: &Aggregate) -> io::Result<u64> {
+        self.send_with(to, aggregate, 0)
     }
 
     /// As [`send`](Path::send), but fails with `EAGAIN` instead of waiting, whatever the
@@ -212,18 +236,18 @@ impl Path {
     ///
     /// # Errors
     /// Those of [`send`](Path::send).
-    pub fn try_send(&self, member: u64, aggregate: &Aggregate) -> io::Result<u64> {
-        self.send_with(member, aggregate, raw::DONT_WAIT)
+    pub fn try_send(&self, to: To, aggregate: &Aggregate) -> io::Result<u64> {
+        self.send_with(to, aggregate, raw::DONT_WAIT)
     }
 
-    fn send_with(&self, member: u64, aggregate: &Aggregate, flags: u64) -> io::Result<u64> {
+    fn send_with(&self, to: To, aggregate: &Aggregate, flags: u64) -> io::Result<u64> {
         if !self.space.is_by_device() {
             return Err(error(libc::EOPNOTSUPP));
         }
         let (aggregate, root) = aggregate.to_send()?;
         self.prepare(&aggregate)?;
         let mut words = [0; 8];
-        words[..3].copy_from_slice(&[member, root, flags]);
+        words[..3].copy_from_slice(&[to.word(), root, flags]);
         let held = {
             // Notices are read under the same lock: they never tell of pages that this sends.
             let mut sent = lock(&self.sent);
@@ -258,7 +282,7 @@ impl Path {
     /// Those of [`send`](Path::send) and [`Member::receive`].
     pub fn call(
         &self,
-        member: u64,
+        to: To,
         request: &Aggregate,
         answers: &Member,
     ) -> io::Result<Option<Message>> {
@@ -270,7 +294,7 @@ impl Path {
         let answered = {
             let mut sent = lock(&self.sent);
             let mut words = [
-                member,
+                to.word(),
                 root,
                 answers.as_fd().as_raw_fd() as u64,
                 0,
@@ -347,63 +371,32 @@ impl AsFd for Path {
 /// clones and what was received by them are dropped.
 #[derive(Clone)]
 pub struct Member {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
-struct Inner {
+pub(crate) struct Inner {
     fd: OwnedFd,
     mode: Mode,
     number: u64,
     memory: Memory,
 }
 
+/// Whose memory an address is.
+pub(crate) struct Whose {
+    /// The addresses around it that its path owns.
+    pub(crate) addresses: Range<usize>,
+    /// The kernel's number of that path.
+    pub(crate) path: u64,
+    /// Whether this process is its originator.
+    pub(crate) is_own: bool,
+    /// Whether the sender can read all of it.
+    pub(crate) is_senders: bool,
+}
+
 /// What makes the path's chunks readable here.
 enum Memory {
     Device(Membership),
     Memfd { chunks: Chunks },
-}
-
-/// A share of this process's membership in a path of the device. The last one's drop leaves the
-/// path.
-struct Membership {
-    process: u32,
-    /// The kernel's number of the path.
-    path: u64,
-}
-
-/// The process and, by the numbers of its paths, how often it has attached.
-static MEMBERSHIPS: Mutex<(u32, BTreeMap<u64, usize>)> = Mutex::new((0, BTreeMap::new()));
-
-impl Membership {
-    /// Attaches to a path, or once more; returns the kernel's answer, too.
-    fn new(fd: BorrowedFd<'_>) -> io::Result<(Membership, raw::Words)> {
-        let process = process::id();
-        let mut memberships = lock(&MEMBERSHIPS);
-        if memberships.0 != process {
-            // Those of the parent, of which a child has inherited nothing.
-            *memberships = (process, BTreeMap::new());
-        }
-        let mut words = [0; 8];
-        raw::ask(fd, request::ATTACH, &mut words)?;
-        let path = words[0];
-        *memberships.1.entry(path).or_default() += 1;
-        Ok((Membership { process, path }, words))
-    }
-
-    fn end(&self, fd: BorrowedFd<'_>) {
-        let mut memberships = lock(&MEMBERSHIPS);
-        if self.process != process::id() || memberships.0 != self.process {
-            return;
-        }
-        let Some(count) = memberships.1.get_mut(&self.path) else {
-            return;
-        };
-        *count -= 1;
-        if *count == 0 {
-            memberships.1.remove(&self.path);
-            raw::leave(fd);
-        }
-    }
 }
 
 impl Drop for Inner {
@@ -440,14 +433,16 @@ impl Member {
                 (bits, 1, Memory::Memfd { chunks })
             }
         };
-        Ok(Member {
-            inner: Arc::new(Inner {
-                fd,
-                mode: Mode::of(bits),
-                number,
-                memory,
-            }),
-        })
+        let inner = Arc::new(Inner {
+            fd,
+            mode: Mode::of(bits),
+            number,
+            memory,
+        });
+        if let Memory::Device(membership) = &inner.memory {
+            membership.enter(&inner);
+        }
+        Ok(Member { inner })
     }
 
     /// Returns the path's mode.
@@ -469,6 +464,43 @@ impl Member {
         }
     }
 
+    /// Returns the kernel's number of the path; `None` by memfds.
+    pub(crate) fn path(&self) -> Option<u64> {
+        match &self.inner.memory {
+            Memory::Device(membership) => Some(membership.path()),
+            Memory::Memfd { .. } => None,
+        }
+    }
+
+    /// Returns whether bytes lie in the path's memory.
+    pub(crate) fn owns(&self, bytes: Bytes) -> bool {
+        let range = match self.path() {
+            Some(path) => {
+                let found = self.whose(bytes.start()).ok();
+                found.filter(|it| it.path == path).map(|it| it.addresses)
+            }
+            None => self.range(),
+        };
+        range.is_some_and(|it| bytes.is_within(&it))
+    }
+
+    /// Asks the kernel whose an address is that the path's originator names.
+    ///
+    /// # Errors
+    /// `EFAULT` for memory that this process cannot read.
+    pub(crate) fn whose(&self, address: usize) -> io::Result<Whose> {
+        let mut words = [0; 8];
+        words[0] = address as u64;
+        raw::ask(self.as_fd(), request::WHOSE, &mut words)?;
+        let [start, end, path, bits, ..] = words;
+        Ok(Whose {
+            addresses: start as usize..end as usize,
+            path,
+            is_own: bits & 1 != 0,
+            is_senders: bits & 2 != 0,
+        })
+    }
+
     /// Returns the descriptor to poll for the originator's end; -1, which `poll` ignores, by
     /// memfds.
     pub(crate) fn hangup(&self) -> RawFd {
@@ -479,12 +511,23 @@ impl Member {
     }
 
     /// Sleeps while a word that the originator writes has this value: at most so long by memfds,
-    /// and until the originator is gone by the device. Wakes spuriously, too. Returns false if
-    /// threads cannot sleep there: a peer named an address without a chunk, or another path's.
-    pub(crate) fn wait(&self, word: &AtomicU32, value: u32, most: Duration) -> bool {
+    /// and until the originator is gone by the device. Rings a bell before. Wakes spuriously, too.
+    /// Returns false if threads cannot sleep there.
+    pub(crate) fn wait(
+        &self,
+        bell: Option<raw::Bell<'_>>,
+        word: &AtomicU32,
+        value: u32,
+        most: Duration,
+    ) -> bool {
         match self.inner.memory {
-            Memory::Device(_) => raw::path_wait(self.as_fd(), word, value),
-            Memory::Memfd { .. } => raw::futex_wait(word, value, most),
+            Memory::Device(_) => raw::path_wait(self.as_fd(), bell, word, value),
+            Memory::Memfd { .. } => {
+                if let Some(bell) = bell {
+                    raw::ring(bell);
+                }
+                raw::futex_wait(word, value, most)
+            }
         }
     }
 
@@ -532,12 +575,14 @@ impl Member {
     /// Returns the message of a receipt's answer.
     fn message(&self, words: raw::Words) -> io::Result<Message> {
         let [root, id, sender, ..] = words;
-        let held = Hold {
+        let held = contents::Hold::Kernel(Hold {
             member: self.clone(),
             id,
-        };
+        });
+        // The kernel has checked what it names; `Message::check` does once more.
+        let pieces = nodes::read(root, |_| true)?;
         Ok(Message {
-            received: Received::read(root, Box::new(held))?,
+            received: Received::new(root, pieces, held, Vec::new()),
             member: self.clone(),
             id,
             sender,
@@ -630,7 +675,7 @@ impl Message {
 }
 
 /// A message's id; its drop frees the message.
-struct Hold {
+pub(crate) struct Hold {
     member: Member,
     id: u64,
 }

@@ -25,6 +25,9 @@ pub mod request {
     pub const RANGES: u64 = 0xc040_fb1b;
     pub const WAIT: u64 = 0xc040_fb1c;
     pub const TAKE: u64 = 0xc040_fb1d;
+    pub const WHOSE: u64 = 0xc040_fb22;
+    pub const PASS: u64 = 0xc040_fb23;
+    pub const RING: u64 = 0xc040_fb24;
 }
 
 /// A flag of `SEND` and `RECEIVE`: they fail with `EAGAIN` instead of waiting.
@@ -148,13 +151,34 @@ pub unsafe fn map(
     Ok(())
 }
 
-/// Sleeps while the word, which the originator of a path writes, has this value and the originator
-/// is there. Wakes spuriously, too. Returns false if the word is not in the path's memory.
-pub fn path_wait(fd: BorrowedFd<'_>, word: &AtomicU32, value: u32) -> bool {
+/// A word of a path that this process writes, whose waiters are to be woken: the path's descriptor,
+/// unless it is by memfds.
+pub type Bell<'a> = (Option<BorrowedFd<'a>>, &'a AtomicU32);
+
+/// Wakes all waiters of a word that was changed.
+pub fn ring((path, word): Bell<'_>) {
+    let Some(path) = path else {
+        return futex_wake(word);
+    };
     let mut words = [0; 8];
     words[0] = word.as_ptr() as u64;
-    words[1] = value.into();
-    let result = ask_once(fd, request::WAIT, &mut words);
+    // It fails only where no process can wait.
+    let _ = ask(path, request::RING, &mut words);
+}
+
+/// Sleeps while the word, which the originator of a path writes, has this value and the originator
+/// is there. Rings the bell before, by the same call. Wakes spuriously, too. Returns false for an
+/// error.
+pub fn path_wait(fd: BorrowedFd<'_>, bell: Option<Bell<'_>>, word: &AtomicU32, value: u32) -> bool {
+    let (at, value) = (word.as_ptr() as u64, value.into());
+    let (request, mut words) = match bell {
+        Some((Some(own), bell)) => {
+            let (own, bell) = (own.as_raw_fd() as u64, bell.as_ptr() as u64);
+            (request::PASS, [own, bell, at, value, 0, 0, 0, 0])
+        }
+        _ => (request::WAIT, [at, value, 0, 0, 0, 0, 0, 0]),
+    };
+    let result = ask_once(fd, request, &mut words);
     let number = result.err().and_then(|why| why.raw_os_error());
     number.is_none_or(|it| [libc::EAGAIN, libc::EINTR, libc::EPIPE].contains(&it))
 }
@@ -181,7 +205,7 @@ pub fn futex_wait(word: &AtomicU32, value: u32, most: Duration) -> bool {
 }
 
 /// Wakes all waiters of a word in every process.
-pub fn futex_wake(word: &AtomicU32) {
+fn futex_wake(word: &AtomicU32) {
     // SAFETY: the word lives across the call, which only takes its address.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }

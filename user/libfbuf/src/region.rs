@@ -162,6 +162,11 @@ impl Bytes {
         ptr::with_exposed_provenance(self.start)
     }
 
+    /// Returns whether all of them have these addresses.
+    pub(crate) fn is_within(self, range: &Range<usize>) -> bool {
+        range.start <= self.start && self.start + self.len <= range.end
+    }
+
     /// Returns the part that starts at `from` and has at most `len` bytes.
     pub(crate) fn part(self, from: usize, len: usize) -> Bytes {
         let from = from.min(self.len);
@@ -191,6 +196,19 @@ impl Bytes {
         // SAFETY: as above.
         let found = unsafe { libc::memchr(self.address().cast(), byte.into(), self.len) };
         (!found.is_null()).then(|| (found.addr() - self.start).min(self.len.saturating_sub(1)))
+    }
+
+    /// Reads the first words, each once and anew. `None` if they are not all inside, or not
+    /// aligned.
+    pub(crate) fn words<const N: usize>(self) -> Option<[u64; N]> {
+        let is_inside = 8 * N <= self.len && self.start % 8 == 0;
+        is_inside.then(|| {
+            std::array::from_fn(|index| {
+                let at = ptr::with_exposed_provenance::<u64>(self.start + 8 * index);
+                // SAFETY: as above, and aligned.
+                unsafe { at.read_volatile() }
+            })
+        })
     }
 
     /// Reads one word at an offset; each call reads it anew. `None` if it is not all inside, or not

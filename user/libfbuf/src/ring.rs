@@ -59,6 +59,10 @@ impl Ring {
         Some(Ring { bytes, slots })
     }
 
+    pub(crate) fn bytes(&self) -> Bytes {
+        self.bytes
+    }
+
     pub(crate) fn slots(&self) -> u32 {
         self.slots
     }
@@ -167,9 +171,13 @@ impl OwnRing {
         self.0.word(WAITING).fetch_and(!what, Ordering::Relaxed);
     }
 
-    /// Changes the word that waiters sleep on.
-    pub(crate) fn raise_bell(&self) -> &AtomicU32 {
-        self.0.bell().fetch_add(1, Ordering::Release);
+    /// Returns the word that waiters sleep on.
+    pub(crate) fn bell(&self) -> &AtomicU32 {
         self.0.bell()
+    }
+
+    /// Changes the word that waiters sleep on.
+    pub(crate) fn raise_bell(&self) {
+        self.0.bell().fetch_add(1, Ordering::Release);
     }
 }

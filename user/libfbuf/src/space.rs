@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::process;
 use std::ptr;
 use std::slice;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use crate::allocator::{Allocator, Runs};
 use crate::memfd::{self, Chunks};
@@ -57,12 +57,15 @@ pub(crate) struct Space {
     inner: Arc<Inner>,
 }
 
-struct Inner {
+pub(crate) struct Inner {
     fd: OwnedFd,
     mode: Mode,
     source: Source,
     division: Mutex<Division>,
 }
+
+/// The process and the paths that it originates.
+static SPACES: Mutex<(u32, Vec<Weak<Inner>>)> = Mutex::new((0, Vec::new()));
 
 /// Where a path's chunks come from.
 enum Source {
@@ -189,14 +192,37 @@ impl Space {
                 (fd, bits, Source::Memfd { chunks, limit })
             }
         };
-        Ok(Space {
-            inner: Arc::new(Inner {
-                fd,
-                mode: Mode::of(bits),
-                source,
-                division: Mutex::default(),
-            }),
-        })
+        let inner = Arc::new(Inner {
+            fd,
+            mode: Mode::of(bits),
+            source,
+            division: Mutex::default(),
+        });
+        let mut spaces = lock(&SPACES);
+        if spaces.0 != process::id() {
+            *spaces = (process::id(), Vec::new());
+        }
+        spaces.1.retain(|it| it.strong_count() > 0);
+        spaces.1.push(Arc::downgrade(&inner));
+        Ok(Space { inner })
+    }
+
+    /// Returns the path of this process that has a run with this address.
+    pub(crate) fn find(address: usize) -> Option<Weak<Inner>> {
+        // Their drop may need the list.
+        let spaces: Vec<_> = {
+            let spaces = lock(&SPACES);
+            let own = spaces.1.iter().filter(|_| spaces.0 == process::id());
+            own.filter_map(Weak::upgrade).collect()
+        };
+        let mut spaces = spaces.into_iter().map(|inner| Space { inner });
+        let found = spaces.find(|it| it.has_run_at(address))?;
+        Some(Arc::downgrade(&found.inner))
+    }
+
+    /// Returns whether a run of the path has this address.
+    pub(crate) fn has_run_at(&self, address: usize) -> bool {
+        lock(&self.inner.division).allocator.has(address)
     }
 
     pub(crate) fn mode(&self) -> Mode {

@@ -1,5 +1,6 @@
 /* Each function of fbuf.h once, by memfds, and what they return for an error. */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,6 +35,7 @@ static void serve(int socket)
 {
     fbuf_path *path;
     fbuf_channel *channel;
+    fbuf_member *member;
     fbuf_data *request, *answer;
     int received;
 
@@ -54,6 +56,14 @@ static void serve(int socket)
     CHECK(fbuf_channel_try_send(channel, answer) == 0);
     fbuf_data_free(request);
     fbuf_data_free(answer);
+    /* A second request, which may name fbufs of this path, too. */
+    CHECK(fbuf_member_attach(dup(fbuf_path_descriptor(path)), &member) == 0);
+    CHECK(fbuf_channel_receive_lent(channel, member, &request) == 0);
+    CHECK(fbuf_data_forward(path, request, &answer) == 0);
+    fbuf_data_free(request);
+    CHECK(fbuf_channel_answer(channel, answer, &request) == -EPIPE);
+    fbuf_data_free(answer);
+    fbuf_member_free(member);
     CHECK(fbuf_channel_receive(channel, &request) == -EPIPE);
     CHECK(fbuf_channel_finish(channel) == 0);
     fbuf_path_free(path);
@@ -65,6 +75,7 @@ static void edit(const fbuf_path *path)
     fbuf_data *text, *other, *both, *part, *front, *back;
     struct fbuf_fragment fragments[4], unit;
     fbuf_units *units;
+    int ends[2];
 
     CHECK(fbuf_allocate(path, 5000, &pages) == 0);
     CHECK(fbuf_length(pages) == 8192);
@@ -81,6 +92,13 @@ static void edit(const fbuf_path *path)
     CHECK(fbuf_data_clip_back(both, 10, &part) == 0 && is_text(part, "one\n"));
     CHECK(fbuf_data_prepend(other, "<", 1, &part) == 0 && is_text(part, "<three\n"));
     CHECK(fbuf_data_append(other, ">", 1, &part) == 0 && is_text(part, "three\n>"));
+    int file = open("/proc/self/exe", O_RDONLY);
+    CHECK(fbuf_data_take(path, file, 1, 3, &part) == 0 && is_text(part, "ELF"));
+    close(file);
+    CHECK(pipe(ends) == 0 && write(ends[1], "text", 4) == 4);
+    CHECK(fbuf_data_take(path, ends[0], -1, 9, &part) == 0 && is_text(part, "text"));
+    close(ends[0]);
+    close(ends[1]);
     CHECK(fbuf_lines(both, 100, &units) == 0);
     for (int line = 0; line < 3; line++)
         CHECK(fbuf_units_next(units, &unit) == 1 && unit.length == (line == 2 ? 6 : 4));
@@ -144,7 +162,8 @@ int main(void)
     }
     close(ends[1]);
     CHECK(fbuf_channel_connect(path, ends[0], &channel) == 0);
-    CHECK(fbuf_channel_call(channel, request, &answer) == 0 && is_text(answer, "text"));
+    for (int turn = 0; turn < 2; turn++)
+        CHECK(fbuf_channel_call(channel, request, &answer) == 0 && is_text(answer, "text"));
     fbuf_data_free(request);
     fbuf_channel_free(channel);
     fbuf_path_free(path);

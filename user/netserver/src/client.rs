@@ -17,6 +17,7 @@ use libfbuf::{
 use crate::error;
 use crate::headers::LastHeader;
 use crate::line::Line;
+use crate::poll::poll_one;
 use crate::protocol::{HEADER, HELLO, HELLO_RINGS, Header, NO_CHECKSUM, NO_VERIFY, Op, SOCKET};
 
 /// How a socket is made.
@@ -209,7 +210,7 @@ impl UdpSocket {
             if let Some(datagram) = connection.waiting.pop_front() {
                 return Ok(datagram);
             }
-            let message = connection.line.receive()?;
+            let message = connection.receive()?;
             connection.take(message)?;
         }
     }
@@ -224,7 +225,7 @@ impl UdpSocket {
             if let Some(datagram) = connection.waiting.pop_front() {
                 return Ok(datagram);
             }
-            let message = connection.line.try_receive()?;
+            let message = connection.try_receive()?;
             connection.take(message)?;
         }
     }
@@ -290,7 +291,7 @@ impl Connection {
         };
         self.line.send(&path.copy(&header.emit())?)?;
         loop {
-            let message = self.line.receive()?;
+            let message = self.receive()?;
             if let Some(reply) = self.take(message)?
                 && reply.request == number
             {
@@ -300,6 +301,18 @@ impl Connection {
                 };
             }
         }
+    }
+
+    fn receive(&mut self) -> io::Result<Received> {
+        let (line, shares) = (&mut self.line, &mut self.shares);
+        let (domain, descriptors) = (&self.domain, self.descriptors.as_fd());
+        line.receive(&mut |address| lender(domain, descriptors, shares, address))
+    }
+
+    fn try_receive(&mut self) -> io::Result<Received> {
+        let (line, shares) = (&mut self.line, &mut self.shares);
+        let (domain, descriptors) = (&self.domain, self.descriptors.as_fd());
+        line.try_receive(&mut |address| lender(domain, descriptors, shares, address))
     }
 
     /// Takes a message of the server; returns a reply.
@@ -340,14 +353,44 @@ impl Connection {
             return Ok(share.clone());
         }
         while !self.shares.contains_key(&number) {
-            let mut bytes = [0; 8];
-            let path = receive_descriptor(self.descriptors.as_fd(), &mut bytes)?;
-            let share = join(&self.domain, path)?;
-            self.shares.insert(u64::from_le_bytes(bytes), share);
+            add_share(&self.domain, self.descriptors.as_fd(), &mut self.shares)?;
         }
         let share = self.shares.get(&number).cloned().flatten();
         self.last_share = Some((number, share.clone()));
         Ok(share)
+    }
+}
+
+/// Receives the next client's path.
+fn add_share(
+    domain: &Domain,
+    descriptors: BorrowedFd<'_>,
+    shares: &mut HashMap<u64, Share>,
+) -> io::Result<()> {
+    let mut bytes = [0; 8];
+    let path = receive_descriptor(descriptors, &mut bytes)?;
+    shares.insert(u64::from_le_bytes(bytes), join(domain, path)?);
+    Ok(())
+}
+
+/// Returns the right to read the client's path with this address, which has come before messages
+/// that name it.
+fn lender(
+    domain: &Domain,
+    descriptors: BorrowedFd<'_>,
+    shares: &mut HashMap<u64, Share>,
+    address: usize,
+) -> Option<Member> {
+    loop {
+        let has = |it: &&Arc<Member>| it.range().is_some_and(|it| it.contains(&address));
+        if let Some(member) = shares.values().flatten().find(has) {
+            return Some(Member::clone(member));
+        }
+        let found = poll_one(descriptors, libc::POLLIN).ok()?;
+        if found & libc::POLLIN == 0 {
+            return None;
+        }
+        add_share(domain, descriptors, shares).ok()?;
     }
 }
 

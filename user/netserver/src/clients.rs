@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 use std::io;
 use std::mem;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
-use libfbuf::{Aggregate, Contents, Domain, Path, Received, send_descriptor};
+use libfbuf::{Aggregate, Contents, Domain, Member, Path, Received, send_descriptor};
 
 use crate::error;
 use crate::headers::LastHeader;
@@ -60,8 +59,8 @@ pub(crate) struct Client {
     pub(crate) ports: BTreeSet<u16>,
     /// Clients that may read its path.
     shared_with: BTreeSet<u64>,
-    /// By memfds, the addresses that it may read, and the clients whose they are.
-    readable: Vec<(u64, Range<usize>)>,
+    /// By memfds, the paths of other clients that it may read.
+    readable: Vec<(u64, Member)>,
 }
 
 enum State {
@@ -106,9 +105,6 @@ impl Client {
         }
         if let State::New(socket) = mem::replace(&mut self.state, State::Closed) {
             let (line, path) = Line::accept(domain, limits, socket)?;
-            let both = [line.member().range(), path.range()];
-            let both = both.into_iter().flatten();
-            self.readable = both.map(|range| (self.number, range)).collect();
             self.state = State::Open(line, path);
         }
         Ok(true)
@@ -152,7 +148,11 @@ impl Client {
 
     fn try_receive(&mut self) -> io::Result<Received> {
         match &mut self.state {
-            State::Open(line, _) => line.try_receive_checked(&self.readable),
+            State::Open(line, _) => line.try_receive(&mut |address| {
+                let has = |it: &Member| it.range().is_some_and(|it| it.contains(&address));
+                let found = self.readable.iter().find(|(_, it)| has(it));
+                found.map(|(_, it)| it.clone())
+            }),
             _ => Err(error(libc::ENOTCONN)),
         }
     }
@@ -201,11 +201,13 @@ impl Client {
         if self.shared_with.len() >= MOST_SHARES {
             return Ok(false);
         }
-        let number = self.number.to_le_bytes();
-        let member = self.line()?.member();
-        send_descriptor(other.descriptors.as_fd(), &number, member.as_fd())?;
-        let range = member.range().map(|range| (self.number, range));
-        other.readable.extend(range);
+        let number = self.number;
+        let member = self.line()?.member().clone();
+        let bytes = number.to_le_bytes();
+        send_descriptor(other.descriptors.as_fd(), &bytes, member.as_fd())?;
+        if member.range().is_some() {
+            other.readable.push((number, member));
+        }
         self.shared_with.insert(other.number);
         Ok(true)
     }

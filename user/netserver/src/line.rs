@@ -3,13 +3,12 @@
 //! trust each other, a channel's rings.
 
 use std::io;
-use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use libfbuf::{
-    Aggregate, Backend, Channel, Contents, Domain, Member, Mode, Path, Received,
-    receive_descriptor, send_descriptor,
+    Aggregate, Backend, Channel, Domain, Member, Mode, Path, Received, To, receive_descriptor,
+    send_descriptor,
 };
 
 use crate::clients::Limits;
@@ -24,6 +23,9 @@ const PATH: [u8; 8] = *b"netpath1";
 /// block.
 const MOST_IN_FLIGHT: usize = 64;
 
+/// Finds the membership in the path of an address that the other side names.
+pub(crate) type Lend<'a> = dyn FnMut(usize) -> Option<Member> + 'a;
+
 /// One end of a line.
 pub(crate) enum Line {
     Ring(Box<Channel>),
@@ -33,8 +35,7 @@ pub(crate) enum Line {
 /// Messages through the kernel.
 pub(crate) struct Kernel {
     path: Path,
-    /// The receiver's number; 0: all.
-    to: u64,
+    to: To,
     member: Member,
     socket: UnixStream,
     may_block: bool,
@@ -58,7 +59,9 @@ impl Line {
         Ok(Line::Kernel(Kernel {
             path: path.clone(),
             // Receivers of the datagrams may be members of this path, too.
-            to: Some(to).filter(|to| *to != 0).ok_or_else(wrong)?,
+            to: Some(To::of(to))
+                .filter(|to| *to != To::All)
+                .ok_or_else(wrong)?,
             member,
             socket,
             may_block: true,
@@ -84,7 +87,7 @@ impl Line {
         offer(&socket, &path, member.number())?;
         let kernel = Kernel {
             path: path.clone(),
-            to: 0,
+            to: To::All,
             member,
             socket,
             may_block: false,
@@ -121,47 +124,24 @@ impl Line {
         }
     }
 
-    /// Receives a message; waits for one. `ECONNRESET` when the other side is gone.
-    pub(crate) fn receive(&mut self) -> io::Result<Received> {
+    /// Receives a message; waits for one. `ECONNRESET` when the other side is gone. By memfds,
+    /// `lend` tells which other paths the other side may read.
+    pub(crate) fn receive(&mut self, lend: &mut Lend<'_>) -> io::Result<Received> {
         let message = match self {
-            Line::Ring(channel) => channel.receive()?,
+            Line::Ring(channel) => channel.receive_lent(lend)?,
             Line::Kernel(kernel) => return kernel.receive(),
         };
         message.ok_or_else(|| error(libc::ECONNRESET))
     }
 
-    /// Receives a message that is there, or fails with `EAGAIN`.
-    pub(crate) fn try_receive(&mut self) -> io::Result<Received> {
+    /// Receives a message that is there, or fails with `EAGAIN`; with `EFAULT` for one that names
+    /// what its sender may not read.
+    pub(crate) fn try_receive(&mut self, lend: &mut Lend<'_>) -> io::Result<Received> {
         let message = match self {
-            Line::Ring(channel) => channel.try_receive()?,
+            Line::Ring(channel) => channel.try_receive_lent(lend)?,
             Line::Kernel(kernel) => return kernel.try_receive(),
         };
         message.ok_or_else(|| error(libc::ECONNRESET))
-    }
-
-    /// Receives a message that is there and that names only what its sender may read; `EFAULT` for
-    /// others. By memfds these are the addresses given.
-    pub(crate) fn try_receive_checked(
-        &mut self,
-        readable: &[(u64, Range<usize>)],
-    ) -> io::Result<Received> {
-        if let Line::Kernel(kernel) = self {
-            return kernel.try_receive();
-        }
-        let message = self.try_receive()?;
-        // By the device, rings are for clients that trust each other.
-        let is_known = self.member().range().is_some();
-        let is_good = !is_known
-            || message.fragments().all(|it| {
-                let (start, end) = (it.address(), it.address() + it.len());
-                readable
-                    .iter()
-                    .any(|(_, it)| it.start <= start && end <= it.end)
-            });
-        match is_good {
-            true => Ok(message),
-            false => Err(error(libc::EFAULT)),
-        }
     }
 
     /// Prepares for waiting at the [descriptor](AsFd::as_fd); true if something is there.

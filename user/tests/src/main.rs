@@ -117,7 +117,7 @@ fn main() {
         accounts::charges, mounts, ptys, pidfd, pipes, movement,
         movement::blocked, movement::calls, movement::churned, movement::files,
         movement::refused, movement::waiting, passing,
-        passing::chains, passing::places, fbufs,
+        passing::chains, passing::places, fbufs::messages, fbufs::memory,
         fbufs::refused, fbufs::deaths, fbufs::hostile, fbufs::taken, fbuf_library,
         netserver_library, polling, udp_lite,
         netlink, network::links, network::machines, network::routes, network::packets,

@@ -15,6 +15,7 @@
 //!   object layer     object below?
 //!                      │ yes                │ no: zero-fill into a new anon
 //!                      ├─ a device's page: map it, which has no frame
+//!                      ├─ shown pages: map the one that the pager shows, or zeros
 //!                      ├─ shared: map the object's page
 //!                      ├─ private, read: map the object's page without write permission
 //!                      └─ private, write: promote, that is, copy the page to a new anon
@@ -533,8 +534,8 @@ impl Attempt<'_> {
                 match object.pager.lookup(index)? {
                     Lookup::Resident(frame) => frame,
                     Lookup::Absent => return Ok(Outcome::NeedsPage(index)),
-                    // A copy of registers would mean nothing.
-                    Lookup::Device(_) => return Err(Fault::Io),
+                    // A copy of registers would mean nothing, and shown pages are not written.
+                    Lookup::Device(_) | Lookup::Shown => return Err(Fault::Io),
                 }
             }
         };
@@ -603,8 +604,24 @@ impl Attempt<'_> {
                 Lookup::Resident(_) => {}
                 Lookup::Absent => return Ok(Outcome::NeedsPage(index)),
                 Lookup::Device(page) => return self.map_device(page),
+                Lookup::Shown => return self.map_shown(object, index, prot),
             }
         }
+    }
+
+    /// Maps the page that a pager shows, or zeros.
+    fn map_shown(&self, object: &ObjectRef, index: u64, prot: Prot) -> Result<Outcome, Fault> {
+        let mut pending = Pending::new();
+        let entered = object.pager.show(index, &mut |frame| {
+            self.map.pmap.enter(self.va, frame, prot, &mut pending)
+        });
+        Ok(match entered? {
+            true => {
+                Counter::fault_object.add(1);
+                Outcome::Mapped(Neighbours::None)
+            }
+            false => Outcome::NeedsPage(index),
+        })
     }
 
     /// Maps a page of a device.

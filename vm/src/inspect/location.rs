@@ -24,6 +24,9 @@ impl Map {
         let object = entry.object.as_ref()?;
         let page = entry.index(object, va);
         let byte = page * PAGE_SIZE as u64 + va.page_offset() as u64;
-        Some((core::ptr::from_ref(object.pager.object()) as usize, byte))
+        Some((
+            core::ptr::from_ref(object.pager.shown_object()) as usize,
+            byte,
+        ))
     }
 }

@@ -6,7 +6,7 @@
 //! - `entry`: one mapping; `entries`: the table of them; `space`: the table with its sums, limits
 //!   and the search for free addresses: all that the map's lock guards.
 //! - This file: map, unmap and protect; `fork`, `heap` (`brk` and stacks), `remap` (`mremap`),
-//!   `wire` (`mlock`), `detach` (`shmdt`), `widen`: the other operations.
+//!   `wire` (`mlock`), `detach` (`shmdt`), `widen`, `shown`: the other operations.
 
 mod audit;
 mod detach;
@@ -20,6 +20,7 @@ mod layout;
 mod policy;
 mod remap;
 mod request;
+mod shown;
 mod space;
 mod widen;
 mod wire;

@@ -4,12 +4,12 @@
 use core::ops::Range;
 use nucleus::{PAGE_SHIFT, Pmap, Prot, VirtAddr, VirtRange, pmap::Pending};
 
-use super::{Map, entry::MapEntry};
+use super::{Map, Space, entry::MapEntry};
 use crate::amap::{Slot, Slots};
 use crate::object::{NARROWED, Object, Pager};
 
 /// The span of a page table of level 1.
-const TABLE_SPAN: usize = 512 << PAGE_SHIFT;
+pub(super) const TABLE_SPAN: usize = 512 << PAGE_SHIFT;
 
 /// Makes the mappings of the sole anons in `range` of `entry` writable, which the entry permits.
 /// The map is locked.
@@ -27,7 +27,7 @@ pub(super) fn widen(pmap: &Pmap, entry: &MapEntry, range: VirtRange) {
 }
 
 /// Splits a part of a chunk, which may extend into the next page table.
-fn by_table(part: VirtRange) -> [VirtRange; 2] {
+pub(super) fn by_table(part: VirtRange) -> [VirtRange; 2] {
     let middle = VirtAddr((part.start.0 & !(TABLE_SPAN - 1)) + TABLE_SPAN).min(part.end);
     [
         VirtRange::new(part.start, middle),
@@ -35,26 +35,61 @@ fn by_table(part: VirtRange) -> [VirtRange; 2] {
     ]
 }
 
+impl Space {
+    /// Calls `f` with each part of the pager's `pages` that a shared entry maps in its place, as if
+    /// they were mapped from `start` on, with the part's address.
+    pub(super) fn each_part_of(
+        &self,
+        pager: &dyn Pager,
+        pages: Range<u64>,
+        start: VirtAddr,
+        f: &mut dyn FnMut(&MapEntry, Range<u64>, VirtAddr),
+    ) {
+        let end = start + (((pages.end - pages.start) as usize) << PAGE_SHIFT);
+        let all = VirtRange::new(start, end);
+        for entry in self.overlapping(all) {
+            let here = entry.range.intersect(all);
+            let first = pages.start + ((here.start - start) >> PAGE_SHIFT) as u64;
+            let is_it = entry.object.as_ref().is_some_and(|object| {
+                core::ptr::eq(object.pager.object(), pager.object())
+                    && entry.index(object, here.start) == first
+            });
+            if is_it && entry.shared {
+                f(
+                    entry,
+                    first..first + (here.len() >> PAGE_SHIFT) as u64,
+                    here.start,
+                );
+            }
+        }
+    }
+}
+
 impl Map {
     /// Removes the right to write the object's `pages`, which are mapped from `start` on, as
     /// [`Object::write_protect`] does for all their mappings: for objects of which no other mapping
-    /// can be written. Returns false if a device may be writing the object's pages.
-    pub fn write_protect(&self, object: &Object, pages: Range<u64>, start: VirtAddr) -> bool {
+    /// can be written. It is gone once `pending` was flushed. Returns false if a device may be
+    /// writing the object's pages.
+    pub fn write_protect(
+        &self,
+        object: &Object,
+        pages: Range<u64>,
+        start: VirtAddr,
+        pending: &mut Pending,
+    ) -> bool {
         if object.is_pinned() {
             return false;
         }
         let _space = self.space.read();
-        let mut pending = Pending::new();
         object.walk(&pages, &mut |first, chunk, slots| {
             let first = first + slots.start as u64 - pages.start;
             let start = start + ((first as usize) << PAGE_SHIFT);
             let part = VirtRange::new(start, start + (slots.len() << PAGE_SHIFT));
             // A fault that asked before has entered its mapping; a later one is refused.
             let _there = chunk.lock();
-            self.pmap.protect(part, NARROWED, &mut pending);
+            self.pmap.protect(part, NARROWED, pending);
             true
         });
-        pending.flush();
         // A pin counts before it looks for the right to write.
         !object.is_pinned()
     }
@@ -64,23 +99,11 @@ impl Map {
     /// to faults.
     pub fn widen(&self, pager: &dyn Pager, pages: Range<u64>, start: VirtAddr) {
         let space = self.space.read();
-        let mut rest = pages;
-        let mut va = start;
-        while !rest.is_empty()
-            && let Some(entry) = space.lookup(va)
-        {
-            let count = ((entry.range.end - va) >> PAGE_SHIFT) as u64;
-            let part = rest.start..rest.end.min(rest.start + count);
-            let is_it = entry.object.as_ref().is_some_and(|object| {
-                core::ptr::eq(object.pager.object(), pager.object())
-                    && entry.index(object, va) == part.start
-            });
-            if is_it && entry.shared && entry.prot.contains(Prot::WRITE) {
-                self.widen_shared(pager, part.clone(), va);
+        space.each_part_of(pager, pages, start, &mut |entry, part, va| {
+            if entry.prot.contains(Prot::WRITE) {
+                self.widen_shared(pager, part, va);
             }
-            va = va + (((part.end - part.start) as usize) << PAGE_SHIFT);
-            rest.start = part.end;
-        }
+        });
     }
 
     fn widen_shared(&self, pager: &dyn Pager, pages: Range<u64>, start: VirtAddr) {
@@ -91,8 +114,9 @@ impl Map {
             };
             let there = chunk.lock();
             for run in by_table(VirtRange::new(at(slots.start), at(slots.end))) {
+                let first_slot = slots.start + ((run.start - at(slots.start)) >> PAGE_SHIFT);
                 self.pmap.widen_each(run, |va| {
-                    let slot = slots.start + ((va - at(slots.start)) >> PAGE_SHIFT);
+                    let slot = first_slot + ((va - run.start) >> PAGE_SHIFT);
                     let frame = there.get(slot)?.writable()?;
                     let index = first + slot as u64;
                     let may_write = pager.mark_dirty(index, Some(frame));

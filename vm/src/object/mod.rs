@@ -23,6 +23,7 @@ mod lent;
 mod page;
 mod pager;
 mod removal;
+mod shown;
 mod swapped;
 mod writeback;
 
@@ -39,6 +40,7 @@ pub use given::GivenPages;
 pub(crate) use lent::NARROWED;
 pub(crate) use page::{ACTIVE, CHUNKS, INACTIVE, Page, Pages};
 pub use pager::{Anonymous, Description, Lookup, Pager, PagerError};
+pub use shown::ShownPages;
 
 /// Trees of an object: 64^9 chunks hold more than 2^63 bytes.
 const TREES: usize = 9;

@@ -53,6 +53,8 @@ pub enum Lookup {
     /// what is mapped). Shared mappings map it with all their rights at once, since no store needs
     /// to be noticed; a private mapping can read it and gets no copy.
     Device(DevicePage),
+    /// [`Pager::show`] enters the page or zeros: the pager shows pages of another one's object.
+    Shown,
 }
 
 impl Lookup {
@@ -60,7 +62,7 @@ impl Lookup {
     pub fn resident(self) -> Option<Frame> {
         match self {
             Lookup::Resident(frame) => Some(frame),
-            Lookup::Absent | Lookup::Device(_) => None,
+            Lookup::Absent | Lookup::Device(_) | Lookup::Shown => None,
         }
     }
 }
@@ -73,6 +75,7 @@ impl Lookup {
 ///                    resident ────────────────────────────> enter
 ///   read, absent:    lookup ── Resident ─> (look again)       ^
 ///                       ├───── Device ────────────────────────┤
+///                       ├───── Shown ─────> show ─────────────┤
 ///                       └───── Absent ───> page_in ─> start again
 ///   write, resident: mark_dirty ── true ──────────────────────┘
 ///                       └───────── false ──> reserve ─> start again
@@ -80,7 +83,7 @@ impl Lookup {
 ///
 /// | operation | locks of the caller | may sleep |
 /// |---|---|---|
-/// | `lookup`, `reference` | map, an amap's chunk | no: `rank::OBJECT` and later |
+/// | `lookup`, `show`, `reference` | map, an amap's chunk | no: `rank::OBJECT` and later |
 /// | `touched` | map | no: leaf locks |
 /// | `lend` | map | no |
 /// | `mark_dirty`, `admit` | map, the page's chunk | no |
@@ -88,6 +91,11 @@ impl Lookup {
 pub trait Pager: Send + Sync {
     /// The embedded object.
     fn object(&self) -> &Object;
+
+    /// The object whose pages its mappings show: mostly the embedded one.
+    fn shown_object(&self) -> &Object {
+        self.object()
+    }
 
     /// Answers for page `index`, which was just seen not to be in memory: makes it resident in
     /// [`object`](Pager::object), if that needs no I/O (the pager allocates the frame itself,
@@ -101,6 +109,21 @@ pub trait Pager: Send + Sync {
             return Err(PagerError::BeyondEnd);
         }
         object.get_or_insert(index, || Ok(Frame::alloc(Contents::Zeroed)?))
+    }
+
+    /// Calls `enter` with the page that a mapping is to show at `index`, which cannot change before
+    /// it returns. Returns false if the page must be [brought in](Pager::page_in) first. Called
+    /// when [`lookup`](Pager::lookup) was [`Lookup::Shown`].
+    ///
+    /// # Errors
+    /// As [`lookup`](Pager::lookup); those of `enter`.
+    fn show(
+        &self,
+        index: u64,
+        enter: &mut dyn FnMut(&Frame) -> Result<(), OutOfMemory>,
+    ) -> Result<bool, PagerError> {
+        let _ = (index, enter);
+        Err(PagerError::BeyondEnd)
     }
 
     /// Makes page `index` resident, and those pages of `window` around it that it costs little to

@@ -1,9 +1,9 @@
-//! A card: its start, its configuration, the tasks that serve it, its end.
+//! A card: its start, its configuration, the tasks that serve it, its end and its next start.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::sync::atomic::{
-    AtomicBool,
-    Ordering::{Relaxed, SeqCst},
+    AtomicBool, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 
 use net::{
@@ -12,9 +12,9 @@ use net::{
 };
 use nucleus::{
     PAGE_SIZE, log, random,
-    sync::{Rank, SpinLock},
+    sync::{OnceBox, Rank, SpinLock},
     task::{self, Sleep, WaitQueue, yield_now},
-    virtio::{self, Device, Error, Queue, Queues, ReadConfig},
+    virtio::{self, Device, Error, MOST_STARTS, Queue, Queues, ReadConfig},
 };
 
 use super::{
@@ -72,8 +72,20 @@ struct Pair {
     receiver: SpinLock<Option<Receiver>>,
 }
 
-/// A card that runs.
+/// A card. One that has failed is started again, a few times.
 pub struct Card {
+    features: Features,
+    /// The device by its starts. What an earlier one consists of stays with it.
+    runs: [OnceBox<Run>; MOST_STARTS],
+    /// The present start.
+    present: AtomicUsize,
+    /// It is not started again.
+    is_over: AtomicBool,
+    is_promiscuous: AtomicBool,
+}
+
+/// A device that runs, or has failed.
+struct Run {
     device: Device,
     pairs: Vec<Pair>,
     control: Option<Control>,
@@ -81,6 +93,8 @@ pub struct Card {
     has_carrier: AtomicBool,
     has_failed: AtomicBool,
     has_status: bool,
+    /// Its tasks, and the thread that starts them.
+    tasks: AtomicUsize,
 }
 
 /// Chooses features and queues.
@@ -124,10 +138,114 @@ impl Card {
     /// # Errors
     /// As [`virtio::Found::start`], and [`Error::Broken`] for a configuration that can't be.
     pub fn start(found: virtio::Found) -> Result<Arc<Card>, Error> {
-        Card::new(found.start_chosen(choose)?)
+        let first = Run::start(found)?;
+        let card = Card {
+            features: first.features,
+            runs: [const { OnceBox::new() }; MOST_STARTS],
+            present: AtomicUsize::new(0),
+            is_over: AtomicBool::new(false),
+            is_promiscuous: AtomicBool::new(false),
+        };
+        card.runs[0].get_or_insert(|| Box::new(first));
+        Ok(Arc::new(card))
     }
 
-    fn new(device: Device) -> Result<Arc<Card>, Error> {
+    /// Returns the device as it runs, or has failed.
+    fn run(&self) -> Option<&Run> {
+        self.runs[self.present.load(Acquire)].get()
+    }
+
+    /// Tells whether the card has failed for the last time.
+    #[cfg(test)]
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(Relaxed)
+    }
+
+    /// Begins to receive.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn serve(self: &Arc<Card>, above: &Arc<dyn Above>) -> abi::Result<()> {
+        let Some(run) = self.run() else {
+            return Ok(());
+        };
+        let result = self.spawn_tasks(run, above);
+        self.leave(run, above);
+        result
+    }
+
+    fn spawn_tasks(self: &Arc<Card>, run: &Run, above: &Arc<dyn Above>) -> abi::Result<()> {
+        let start = |name, body: fn(&Run, usize, &dyn Above), at| {
+            let (card, above) = (self.clone(), above.clone());
+            run.tasks.fetch_add(1, SeqCst);
+            let spawned = spawn(name, move || {
+                if let Some(run) = card.run() {
+                    body(run, at, &*above);
+                    card.leave(run, &above);
+                }
+            });
+            // The caller is counted as well.
+            spawned.inspect_err(|_| {
+                run.tasks.fetch_sub(1, SeqCst);
+            })
+        };
+        for at in 0..run.pairs.len() {
+            start("net-card", Run::serve_pair, at)?;
+        }
+        if run.has_status {
+            start("net-link", |run, _, above| run.serve_link(above), 0)?;
+        }
+        Ok(())
+    }
+
+    /// Notes that a task of a start is over. The last one, after a failure, starts the device
+    /// again.
+    fn leave(self: &Arc<Card>, run: &Run, above: &Arc<dyn Above>) {
+        let is_last = run.tasks.fetch_sub(1, SeqCst) == 1;
+        if !is_last || !run.has_failed.load(SeqCst) {
+            return;
+        }
+        if let Err(why) = self.restart(run) {
+            log!("net: the card is not used any more: {why:?}");
+            self.is_over.store(true, SeqCst);
+            return;
+        }
+        let served = self.serve(above);
+        above.note_carrier();
+        if served.is_err() {
+            log!("net: no memory for the tasks of a card");
+        }
+    }
+
+    /// Starts the device again, all of whose tasks are over.
+    fn restart(&self, old: &Run) -> Result<(), Error> {
+        let found = old.device.take_again();
+        let next = Run::start(found.ok_or(Error::Lacks("further starts"))?)?;
+        let own = self.features;
+        if (next.features.mac, next.features.mtu) != (own.mac, own.mtu)
+            || own.checksums && !next.features.checksums
+            || own.cuts > next.features.cuts
+        {
+            next.device.give_up("it is another one now");
+            return Err(Error::Broken);
+        }
+        if self.is_promiscuous.load(SeqCst) {
+            next.command(control::PROMISCUOUS, &[1]);
+        }
+        let at = self.present.load(Relaxed) + 1;
+        let place = self.runs.get(at).ok_or(Error::Lacks("further starts"))?;
+        place.get_or_insert(|| Box::new(next));
+        self.present.store(at, Release);
+        Ok(())
+    }
+}
+
+impl Run {
+    fn start(found: virtio::Found) -> Result<Run, Error> {
+        Run::new(found.start_chosen(choose)?)
+    }
+
+    fn new(device: Device) -> Result<Run, Error> {
         let features = Feature::from_bits_truncate(device.features());
         let read: ReadConfig<'_> = &|at, to| device.read_config(at, to);
         let mut mac = [0; 6];
@@ -180,7 +298,7 @@ impl Card {
             false => None,
         };
         let cuts = Feature::SUMS | Feature::CUTS_TCP_V4 | Feature::CUTS_TCP_V6;
-        let card = Card {
+        let run = Run {
             features: Features {
                 mac: Some(mac),
                 mtu,
@@ -193,20 +311,21 @@ impl Card {
             has_carrier: AtomicBool::new(true),
             has_failed: AtomicBool::new(false),
             has_status: features.contains(Feature::STATUS),
+            tasks: AtomicUsize::new(1),
         };
-        card.has_carrier.store(card.is_link_up(), Relaxed);
+        run.has_carrier.store(run.is_link_up(), Relaxed);
         if used > 1 {
-            card.command(control::SET_PAIRS, &(used as u16).to_le_bytes());
+            run.command(control::SET_PAIRS, &(used as u16).to_le_bytes());
         }
         if features.contains(Feature::RECEIVE_MODES) {
-            card.command(control::PROMISCUOUS, &[0]);
-            card.command(control::ALL_GROUPS, &[1]);
+            run.command(control::PROMISCUOUS, &[0]);
+            run.command(control::ALL_GROUPS, &[1]);
         }
         log!(
             "net: {:02x?}, MTU {mtu}, {used} of {there} pairs of queues, {features:?}",
             mac.0
         );
-        Ok(Arc::new(card))
+        Ok(run)
     }
 
     fn command(&self, command: (u8, u8), argument: &[u8]) {
@@ -227,28 +346,12 @@ impl Card {
         status[0] & LINK_UP != 0
     }
 
-    /// Begins to receive.
-    ///
-    /// # Errors
-    /// `ENOMEM`.
-    pub fn serve(self: &Arc<Card>, above: &Arc<dyn Above>) -> abi::Result<()> {
-        for at in 0..self.pairs.len() {
-            let Some(receiver) = self.pairs[at].receiver.lock().take() else {
-                continue;
-            };
-            let (card, above) = (self.clone(), above.clone());
-            spawn("net-card", move || card.serve_pair(at, receiver, &*above))?;
-        }
-        if self.has_status {
-            let (card, above) = (self.clone(), above.clone());
-            spawn("net-link", move || card.serve_link(&*above))?;
-        }
-        Ok(())
-    }
-
     /// Hands over what a pair's queue receives, and sends what waits; ends when the device fails.
-    fn serve_pair(&self, at: usize, mut receiver: Receiver, above: &dyn Above) {
+    fn serve_pair(&self, at: usize, above: &dyn Above) {
         let pair = &self.pairs[at];
+        let Some(mut receiver) = pair.receiver.lock().take() else {
+            return;
+        };
         let mut has_memory = receiver.refill(true);
         while !self.has_failed.load(Relaxed) {
             let has_more = match self.take_turn(&mut receiver, above) {
@@ -319,7 +422,7 @@ impl Card {
     /// Resets the device, which has said what can't be.
     fn fail(&self, above: &dyn Above, why: &'static str) {
         if !self.has_failed.swap(true, SeqCst) {
-            log!("net: a card is reset and not used any more: {why}");
+            log!("net: a card is reset: {why}");
             self.device.give_up(why);
             self.has_carrier.store(false, Relaxed);
             self.device.changes().wake_all();
@@ -338,18 +441,22 @@ impl net::link::Device for Card {
     }
 
     fn send(&self, packet: Packet) -> bool {
-        if self.has_failed.load(Relaxed) {
+        let Some(run) = self.run().filter(|run| !run.has_failed.load(Relaxed)) else {
             return false;
-        }
-        let at = task::cpu() % self.pairs.len();
-        self.pairs[at].sender.send(packet)
+        };
+        let at = task::cpu() % run.pairs.len();
+        run.pairs[at].sender.send(packet)
     }
 
     fn has_carrier(&self) -> bool {
-        self.has_carrier.load(Relaxed)
+        let run = self.run();
+        run.is_some_and(|run| run.has_carrier.load(Relaxed))
     }
 
     fn set_promiscuous(&self, is_wanted: bool) {
-        self.command(control::PROMISCUOUS, &[is_wanted.into()]);
+        self.is_promiscuous.store(is_wanted, SeqCst);
+        if let Some(run) = self.run() {
+            run.command(control::PROMISCUOUS, &[is_wanted.into()]);
+        }
     }
 }

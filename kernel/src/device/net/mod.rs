@@ -13,7 +13,8 @@
 //! share a frame, for the headers of those that are sent, and for those of large ones that arrive.
 //!
 //! The device is not believed: lengths, counts and the fields of headers are checked against what
-//! it was given. One that says what can't be is reset, its link is gone, and the log says why.
+//! it was given. One that says what can't be is reset, and the log says why; its link is gone until
+//! it is started again. After a few times it is not.
 
 mod card;
 mod control;

@@ -21,7 +21,10 @@ use nucleus::{
     sim::{below, device_read, device_write, on_machines_with, random_u64},
     sync::{Rank, SpinLock},
     task::{self, Sleep},
-    virtio::simulated::{self, Piece, Script, Side},
+    virtio::{
+        MOST_STARTS,
+        simulated::{self, Piece, Script, Side},
+    },
 };
 
 use super::{
@@ -165,11 +168,12 @@ fn header_of(buffers: usize) -> [u8; header::LEN] {
 }
 
 /// Breaks the card, so that its tasks end.
-fn end(side: &mut Side, card: &Card) {
+fn end(script: &Script, side: &mut Side, card: &Card) {
+    script.be_gone();
     side.put_used(u32::MAX, 0);
     side.queue().look();
     side.interrupt();
-    until(|| !card.has_carrier());
+    until(|| card.is_over());
     while nucleus::dma::policy() != nucleus::dma::Policy::Off && Arc::strong_count(side.queue()) > 9
     {
         pause();
@@ -201,7 +205,7 @@ fn packets_arrive_as_they_are() {
             assert!(sent == got, "{} bytes, {} arrived", sent.len(), got.len());
             assert_eq!(*checksum, Checksum::Unknown);
         }
-        end(&mut side, &card);
+        end(&script, &mut side, &card);
     });
 }
 
@@ -228,7 +232,7 @@ fn a_long_packet_comes_to_take_one_buffer() {
                 held.push((number, side.pieces(number).unwrap()));
             }
         }
-        end(&mut side, &card);
+        end(&script, &mut side, &card);
     });
 }
 
@@ -295,7 +299,7 @@ fn payloads_of_long_packets_fill_whole_pages() {
                 "IPv{version}, {options}"
             );
         }
-        end(&mut side, &card);
+        end(&script, &mut side, &card);
     });
 }
 
@@ -324,7 +328,7 @@ fn bytes_that_no_device_has_written_are_zeros() {
         for (bytes, _) in &*told.packets.0.lock() {
             assert!(bytes.iter().all(|byte| *byte == 0), "{} bytes", bytes.len());
         }
-        end(&mut side, &card);
+        end(&script, &mut side, &card);
     });
 }
 
@@ -389,7 +393,7 @@ fn packets_leave_as_they_are_whatever_the_device_takes_first() {
         sent.sort();
         assert!(got == sent);
         let mut receives = script.side(0);
-        end(&mut receives, &card);
+        end(&script, &mut receives, &card);
     });
 }
 
@@ -453,6 +457,8 @@ fn a_card_that_says_anything_is_survived() {
         let features = Feature::from_bits_truncate(random_u64());
         let (card, told, script) = card_of::<Told>(features, [MTU, PAGES_MTU, u16::MAX][below(3)]);
         let (mut receives, mut sends) = (script.side(0), script.side(1));
+        // It is not started again.
+        script.be_gone();
         let mut turns = 0;
         while card.has_carrier() && turns < 500 {
             turns += 1;
@@ -498,7 +504,7 @@ fn a_card_that_says_anything_is_survived() {
             assert!(bytes.len() <= header::MOST);
         }
         script.set_config(6, 1);
-        end(&mut receives, &card);
+        end(&script, &mut receives, &card);
         assert!(!card.send(Packet::default()), "it is not used any more");
     });
 }
@@ -546,7 +552,7 @@ fn a_card_without_memory_goes_on_when_there_is_some() {
         let before = told.packets.0.lock().len();
         assert!(hand_over(&mut side, &mut held, &[7; 1000]));
         until(|| told.packets.0.lock().len() > before);
-        end(&mut side, &card);
+        end(&script, &mut side, &card);
     });
 }
 
@@ -559,6 +565,47 @@ fn a_link_that_goes_and_comes_is_told_of() {
         until(|| !card.has_carrier() && told.links.load(SeqCst) == 1);
         script.set_config(6, 1);
         until(|| card.has_carrier() && told.links.load(SeqCst) == 2);
-        end(&mut script.side(0), &card);
+        end(&script, &mut script.side(0), &card);
     });
+}
+
+/// A card that says what can't be works again afterwards, a few times.
+#[test]
+fn a_card_that_has_failed_is_started_again() {
+    on_machines_with("card restarts", 1..=2, 8192, 10, || {
+        let (card, told, script) = card(Feature::all());
+        for nth in 1..=MOST_STARTS {
+            let mut side = script.side(0);
+            let mut held = Vec::new();
+            let bytes: Vec<u8> = (0..300 + nth).map(|at| (at * 5) as u8).collect();
+            until(|| hand_over(&mut side, &mut held, &bytes));
+            until(|| told.packets.0.lock().len() == nth);
+            assert_eq!(told.packets.0.lock()[nth - 1].0, bytes);
+            // What waits to be sent is lost.
+            for _ in 0..below(40) {
+                card.send(packet_of(&bytes));
+            }
+            let links = told.links.load(SeqCst);
+            match nth {
+                MOST_STARTS => end(&script, &mut side, &card),
+                _ => {
+                    side.put_used(u32::MAX, 0);
+                    side.queue().look();
+                    side.interrupt();
+                    until(|| told.links.load(SeqCst) == links + 2 && card.has_carrier());
+                }
+            }
+        }
+        assert!(!card.has_carrier() && !card.send(packet_of(&[0; 60])));
+    });
+}
+
+fn packet_of(bytes: &[u8]) -> Packet {
+    let mut data = Aggregate::new();
+    let filled = data.fill_from(&mut BytesSource::new(bytes), bytes.len());
+    assert_eq!(filled, Ok(bytes.len()));
+    Packet {
+        data,
+        ..Packet::default()
+    }
 }

@@ -6,15 +6,15 @@ use abi::{
     Errno, Result,
     raw::general::{O_RDWR, RLIMIT_NOFILE},
 };
-use fbuf::{
-    Sink, Source,
-    region::{CHUNK, Domain, Mode, Path, REGION_SIZE, REGION_START, default_mode},
+use fbuf::region::{CHUNK, Domain, Mode, Path, REGION_SIZE, REGION_START, default_mode};
+use fs::{
+    OpenFlags,
+    device::{RequestFile, register_char_device},
 };
-use fs::{File, Location, OpenFlags, Ready, device::register_char_device};
 use nucleus::{VirtAddr, user};
 
 use super::{Words, exchange, path::PathFile, request, words};
-use crate::process::{files::OpenFile, futex, thread};
+use crate::process::{files::OpenFile, thread};
 
 /// The major of devices that have none of their own.
 pub const MAJOR: u32 = 10;
@@ -26,53 +26,24 @@ const VERSION: u64 = 1;
 /// The bit of a mode that asks for the kernel's default.
 const BY_DEFAULT: u64 = 4;
 
-struct Device {
-    location: Location,
-}
-
 /// Registers the device.
 ///
 /// # Errors
 /// `EBUSY` if the number is taken.
 pub fn register() -> Result<()> {
-    fbuf::region::set_waker(futex::wake_memory);
     register_char_device(MAJOR, MINOR..=MINOR, |at, _, _| {
-        Ok(Arc::new(Device {
-            location: at.clone(),
-        }) as Arc<dyn File>)
+        Ok(RequestFile::new(at, answer))
     })
 }
 
-impl File for Device {
-    fn read(&self, _: Option<u64>, _: OpenFlags, _: &mut dyn Sink) -> Result<usize> {
-        Err(Errno::EINVAL)
-    }
-
-    fn write(&self, _: Option<u64>, _: OpenFlags, _: &mut dyn Source) -> Result<usize> {
-        Err(Errno::EINVAL)
-    }
-
-    fn has_readiness(&self) -> bool {
-        false
-    }
-
-    fn ready_now(&self) -> Option<Ready> {
-        Some(Ready::ALWAYS)
-    }
-
-    fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
-        match command {
-            request::ENTER => exchange(argument, |_| enter()),
-            request::PATH => {
-                let [mode, limit, ..]: Words = user::read(argument)?;
-                make_path(mode, limit)
-            }
-            _ => Err(Errno::ENOTTY),
+fn answer(command: u32, argument: VirtAddr) -> Result<usize> {
+    match command {
+        request::ENTER => exchange(argument, |_| enter()),
+        request::PATH => {
+            let [mode, limit, ..]: Words = user::read(argument)?;
+            make_path(mode, limit)
         }
-    }
-
-    fn location(&self) -> Option<&Location> {
-        Some(&self.location)
+        _ => Err(Errno::ENOTTY),
     }
 }
 

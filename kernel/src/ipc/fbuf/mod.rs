@@ -14,11 +14,15 @@
 //! | `ATTACH` | | path, originator's domain, mode, number of the receiver, from 1 |
 //! | `GROW` | chunks | address of the run |
 //! | `SHRINK` | address of the run | |
-//! | `SEND` | receiver or 0 for all, root | message, notices of this path that wait (pages) |
-//! | `RECEIVE` | | root, message, sender's domain, bytes, notices of the caller that wait (pages) |
+//! | `SEND` | receiver or 0 for all, root, 1: do not wait | message, notices of this path that wait (pages) |
+//! | `RECEIVE` | 1: do not wait; place and room for the message's pages, as `RANGES`, or 0 | root, message, sender's domain, bytes, notices of the caller that wait (pages); the message's pairs |
 //! | `FREE` | message | |
 //! | `NOTICES` | place for pairs of addresses, room for so many | pairs |
 //! | `SECURE`, `IDLE` | address, bytes | |
+//! | `RING` | address of a word that was changed | |
+//! | `WAIT` | address of a word, value | |
+//! | `PASS` | descriptor of another path, address to ring for there; then as `WAIT` | |
+//! | `WHOSE` | address | start and end of its path's addresses, path, 1: the caller's own, 2: the sender reads it |
 //! | `CALL` | receiver or 0, root, descriptor of the path of answers | as `RECEIVE`; the request's message |
 //! | `LEAVE` | | |
 
@@ -57,6 +61,9 @@ mod request {
     pub const RANGES: u32 = number(0x1b);
     pub const WAIT: u32 = number(0x1c);
     pub const TAKE: u32 = number(0x1d);
+    pub const WHOSE: u32 = number(0x22);
+    pub const PASS: u32 = number(0x23);
+    pub const RING: u32 = number(0x24);
 }
 
 /// Takes the words at `argument`, and gives those that `answer` returns.

@@ -8,16 +8,15 @@ use abi::{
 };
 use fbuf::{
     Moving,
-    region::{Domain, MANY_NOTICES, MOST_RUN_CHUNKS, Path, Readiness, Role},
+    region::{
+        Domain, MANY_NOTICES, MOST_RUN_CHUNKS, Path, REGION_SIZE, REGION_START, Readiness, Role,
+    },
 };
 use fs::{File, OpenFlags, Ready};
 use nucleus::{VirtAddr, VirtRange, addr::USER_END, task::Watch, try_vec, user};
 
 use super::{Words, domain, exchange, request, words};
-use crate::process::{
-    futex::{self, Key},
-    signal, thread,
-};
+use crate::process::{signal, thread};
 
 /// Pairs of addresses that one call gives at most.
 const MOST_PAIRS: usize = 1024;
@@ -115,30 +114,67 @@ impl PathFile {
         Ok(words)
     }
 
-    /// Sleeps while a word of the path's memory has this value and the originator is there: the
-    /// futex of a ring that it writes.
+    /// Tells whose memory an address is that the originator names in a ring.
+    fn whose(&self, domain: &Arc<Domain>, address: u64) -> Result<Words> {
+        let source = self.path.source_of(domain, address)?;
+        let [start, end] = [source.addresses.start, source.addresses.end].map(|it| it.0 as u64);
+        let bits = u64::from(source.is_own) | u64::from(source.is_senders) << 1;
+        Ok(words([start, end, source.path, bits]))
+    }
+
+    /// Sleeps while a word, which the originator writes and [rings](PathFile::ring), has this value
+    /// and the originator is there. Wakes for other words, too.
     ///
     /// # Errors
-    /// `EAGAIN` for another value, `EPIPE` once the originator is gone, `EFAULT` for other memory,
-    /// a restart number after a signal.
-    fn wait(&self, at: u64, value: u64) -> Result<Words> {
-        let at = VirtAddr(usize::try_from(at).map_err(|_| Errno::EFAULT)?);
-        let space = thread::current_space().ok_or(Errno::ENOTTY)?;
-        let key = Key::new(&space, at, false)?;
-        let is_over = || self.path.readiness(Role::Stranger).is_over;
-        if !is_over() {
-            let object = self.path.note_waiter(at)?;
-            if !key.is_in(object) {
-                return Err(Errno::EFAULT);
+    /// `EAGAIN` for another value, `EPIPE` once the originator is gone, `EFAULT` for an address
+    /// outside the region, `EINVAL` for one between words, a restart number after a signal.
+    fn wait(&self, at: u64, value: u64) -> Result<usize> {
+        let at = word(at)?;
+        let mut has_slept = false;
+        let awake = || {
+            if self.path.is_over() {
+                return Some(Err(Errno::EPIPE));
             }
-            let waited =
-                thread::with_current(|me| futex::wait_unless(me, key, at, value as u32, is_over));
-            waited.ok_or(Errno::ENOTTY)??;
-        }
-        match is_over() {
-            true => Err(Errno::EPIPE),
-            false => Ok(words([])),
-        }
+            match user::load_u32(at) {
+                Ok(found) if found != value as u32 => Some(match has_slept {
+                    true => Ok(0),
+                    false => Err(Errno::EAGAIN),
+                }),
+                Ok(_) => {
+                    has_slept = true;
+                    None
+                }
+                Err(_) => Some(Err(Errno::EFAULT)),
+            }
+        };
+        signal::take_or_wait(self.path.bell(at), true, awake)?
+    }
+
+    /// Wakes those that wait for a word, which was changed before.
+    ///
+    /// # Errors
+    /// Those of an address, as [`wait`](PathFile::wait).
+    fn ring(&self, at: u64) -> Result<usize> {
+        self.path.bell(word(at)?).wake_all();
+        Ok(0)
+    }
+
+    /// Rings for a word of another path, and waits for one of this: both sides of a pair of rings
+    /// by one switch.
+    ///
+    /// # Errors
+    /// Those of waiting; the others are woken then. `EBADF` and `EINVAL` for what is no path, and
+    /// those of ringing.
+    fn pass(&self, [other, rung, at, value, ..]: Words) -> Result<usize> {
+        let fd = i32::try_from(other).map_err(|_| Errno::EBADF)?;
+        let files = thread::current_files().ok_or(Errno::EBADF)?;
+        let open = files.get(fd)?;
+        drop(files);
+        let other = open.downcast::<PathFile>().ok_or(Errno::EINVAL)?;
+        other.ring(rung)?;
+        // It may be closed while this sleeps.
+        drop(open);
+        self.wait(at, value)
     }
 
     /// Reads from a file, a pipe or a socket into fbufs that no message includes: whole pages get
@@ -196,6 +232,16 @@ impl PathFile {
     }
 }
 
+/// Checks the address of a word of the region.
+fn word(at: u64) -> Result<VirtAddr> {
+    let at = VirtAddr(usize::try_from(at).map_err(|_| Errno::EFAULT)?);
+    match at.0 % 4 {
+        _ if at < REGION_START || at >= REGION_START + REGION_SIZE => Err(Errno::EFAULT),
+        0 => Ok(at),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
 fn write_pairs(pairs: &[[u64; 2]], at: u64) -> Result<()> {
     let at = VirtAddr(usize::try_from(at).map_err(|_| Errno::EFAULT)?);
     for (i, pair) in pairs.iter().enumerate() {
@@ -222,6 +268,15 @@ impl File for PathFile {
     }
 
     fn control(&self, flags: OpenFlags, command: u32, argument: VirtAddr) -> Result<usize> {
+        // These need nothing but the path.
+        if let request::WAIT | request::PASS | request::RING = command {
+            let words_in @ [first, second, ..]: Words = user::read(argument)?;
+            return match command {
+                request::WAIT => self.wait(first, second),
+                request::PASS => self.pass(words_in),
+                _ => self.ring(first),
+            };
+        }
         let domain = domain().ok_or(Errno::EPERM)?;
         let domain = &domain;
         let wait = !flags.has(O_NONBLOCK);
@@ -244,7 +299,7 @@ impl File for PathFile {
                     secured.map(|()| words([]))
                 }
                 request::CALL => self.call(domain, wait, words_in),
-                request::WAIT => self.wait(first, second),
+                request::WHOSE => self.whose(domain, first),
                 request::TAKE => self.take(domain, words_in),
                 request::IDLE => {
                     let idle = self.path.set_idle(domain, addresses(first, second)?);

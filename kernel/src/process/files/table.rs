@@ -549,8 +549,18 @@ impl FileTable {
         locks::release_all(&self.ownership, || open.identity());
     }
 
-    /// A descriptor of this table no longer refers to `open`.
+    /// A descriptor of this table no longer refers to `open`. Waits for what goes on behind the end
+    /// of a file.
     fn closed(&self, open: Arc<OpenFile>) {
+        let lingers = open.file().lingers();
+        self.dropped(open);
+        if let Some(lingers) = lingers {
+            lingers.wait();
+        }
+    }
+
+    /// As [`closed`](FileTable::closed), without waiting.
+    fn dropped(&self, open: Arc<OpenFile>) {
         // Any close of a file ends all record locks that the process has on it, as POSIX wants.
         self.release_locks(&open);
         open.file().closed();
@@ -596,11 +606,11 @@ impl FileTable {
         Ok(())
     }
 
-    /// Closes all descriptors.
+    /// Closes all descriptors: the end of a process waits for no file.
     fn close_all(&self) {
         let slots = core::mem::take(&mut *self.change());
         for open in slots.files.into_iter().flatten() {
-            self.closed(open);
+            self.dropped(open);
         }
     }
 }

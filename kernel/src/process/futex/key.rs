@@ -64,11 +64,6 @@ impl Key {
         Ok(key)
     }
 
-    /// Whether the word lies in the object at this address.
-    pub fn is_in(&self, object: usize) -> bool {
-        self.shared && self.owner == object
-    }
-
     /// A number that tells keys apart, its upper eight bits best.
     #[inline]
     pub(super) fn hash(&self) -> u64 {

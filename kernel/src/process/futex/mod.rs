@@ -24,6 +24,6 @@ mod waitv;
 pub use bucket::clock_was_set;
 pub use key::Key;
 pub use robust::leave;
-pub use table::{requeue, wait, wait_unless, wake, wake_memory, wake_op};
+pub use table::{requeue, wait, wake, wake_op};
 pub use waiter::Waiter;
 pub use waitv::{Wanted, wait_for_any};

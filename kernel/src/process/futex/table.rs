@@ -6,7 +6,7 @@ use abi::{Errno, Result, raw::general as raw};
 use nucleus::{VirtAddr, user};
 
 use super::{
-    bucket::{Pi, QueuedWaiter, TABLE, with_both},
+    bucket::{Pi, QueuedWaiter, with_both},
     key::Key,
     waiter::{Outcome, Waiter},
 };
@@ -51,52 +51,6 @@ pub fn wait(
         return Ok(());
     }
     Err(signal::woken(why))
-}
-
-/// As [`wait`], for a word in memory that may end: sleeps unless `is_over`, which is asked once the
-/// waiter is in its bucket, and until [`wake_memory`], too.
-///
-/// # Errors
-/// As [`wait`].
-pub fn wait_unless(
-    thread: &Thread,
-    key: Key,
-    address: VirtAddr,
-    expected: u32,
-    is_over: impl FnOnce() -> bool,
-) -> Result<()> {
-    let waiter = &thread.futex;
-    {
-        let mut bucket = key.bucket().lock();
-        if load(address)? != expected {
-            return Err(Errno::EAGAIN);
-        }
-        enter(&mut bucket, key, u32::MAX, waiter, None)?;
-    }
-    let slept = match is_over() {
-        true => Ok(()),
-        false => waiter.sleep(None),
-    };
-    match slept {
-        Err(why) if waiter.withdraw() => Err(signal::woken(why)),
-        _ => {
-            waiter.withdraw();
-            Ok(())
-        }
-    }
-}
-
-/// Wakes all who wait for ordinary words in the object at this address.
-pub fn wake_memory(object: usize) {
-    for bucket in &TABLE {
-        bucket.lock().retain(|entry| {
-            let wakes = entry.key.is_in(object) && entry.pi.is_none();
-            if wakes {
-                entry.waiter.wake(Outcome::Woken);
-            }
-            !wakes
-        });
-    }
 }
 
 /// Enters a waiter into the bucket of `key`.

@@ -463,9 +463,14 @@ fn igmp(out: &mut Text) -> Result<()> {
             }
         });
         result?;
+        let now = nucleus::time::since_boot().as_nanos() as u64;
+        let querier = match it.has_old_querier(true, now) {
+            true => "V2",
+            false => "V3",
+        };
         writeln!(
             out,
-            "{}\t{:<10}: {:5}      V2",
+            "{}\t{:<10}: {:5}      {querier}",
             it.index(),
             text(&it),
             groups.len()
@@ -579,6 +584,13 @@ fn ping_groups() -> Entry {
     })
 }
 
+/// `tcp_mem`: three numbers of pages. Buffers grow by themselves up to the second one.
+fn tcp_memory() -> String {
+    let pressure = net::tcp::most_growth() / nucleus::PAGE_SIZE;
+    let least = pressure / 4 * 3;
+    format!("{least}\t{pressure}\t{}", 2 * least)
+}
+
 /// `/proc/sys/net`.
 pub fn settings() -> Table {
     let ports = net::ports::EPHEMERAL;
@@ -612,6 +624,8 @@ pub fn settings() -> Table {
         .with("tcp_keepalive_probes", value("9"))
         .with("tcp_keepalive_time", value("7200"))
         .with("tcp_max_syn_backlog", value("4096"))
+        .with("tcp_mem", value(tcp_memory()))
+        .with("tcp_moderate_rcvbuf", value("1"))
         .with("tcp_rmem", value("4096\t131072\t6291456"))
         .with("tcp_syn_retries", value("6"))
         .with("tcp_tw_reuse", value("2"))

@@ -1,11 +1,11 @@
 //! TCP sockets.
 
 use alloc::sync::Arc;
-use core::net::SocketAddr;
+use core::{net::SocketAddr, time::Duration};
 
 use abi::{Errno, Result, raw::ioctl as raw_ioctl, raw::net as raw};
 use fbuf::{Clipped, Source};
-use fs::Ready;
+use fs::{Linger, Ready};
 use net::{
     Family,
     stream::Read,
@@ -43,6 +43,20 @@ pub struct Stream {
     options: SpinLock<TcpOptions>,
 }
 
+/// The end of a connection for which `close` waits (`SO_LINGER` with a time).
+struct Lingering {
+    tcp: Arc<tcp::Socket>,
+    timeout: Timeout,
+}
+
+impl Linger for Lingering {
+    fn wait(&self) {
+        let is_over = || !self.tcp.lingers();
+        // The time and signals end the wait, not the connection.
+        let _ = self.timeout.wait_until(&self.tcp.waits().writable, is_over);
+    }
+}
+
 impl Stream {
     /// Creates a socket without a name.
     pub fn create(family: Family) -> Arc<dyn Socket> {
@@ -78,7 +92,7 @@ impl Stream {
     fn read_name(&self, address: &Address, asked: Asked) -> Result<SocketAddr> {
         let family = self.tcp.family();
         let name = name::read(family, address, asked)?;
-        name::check_version(family, self.tcp.summary().options.name.v6_only, name, asked)?;
+        name::check_version(family, self.tcp.is_v6_only(), name, asked)?;
         Ok(name)
     }
 
@@ -346,13 +360,12 @@ impl Socket for Stream {
     }
 
     fn name(&self) -> Result<Address> {
-        Ok(name::write(self.tcp.family(), self.tcp.summary().local))
+        Ok(name::write(self.tcp.family(), self.tcp.names().0))
     }
 
     fn peer_name(&self) -> Result<Address> {
-        let summary = self.tcp.summary();
-        match summary.phase {
-            Phase::Connected => Ok(name::write(self.tcp.family(), summary.remote)),
+        match self.tcp.phase() {
+            Phase::Connected => Ok(name::write(self.tcp.family(), self.tcp.names().1)),
             _ => Err(Errno::ENOTCONN),
         }
     }
@@ -429,7 +442,7 @@ impl Socket for Stream {
             }
             raw::SOL_IPV6 if name == raw::IPV6_V6ONLY => {
                 let on = ip_options::v6_only(self.tcp.family(), value)?;
-                if self.tcp.summary().local.is_some() {
+                if self.tcp.names().0.is_some() {
                     return Err(Errno::EINVAL);
                 }
                 self.tcp.set_options(|options| options.name.v6_only = on);
@@ -447,7 +460,7 @@ impl Socket for Stream {
         match level {
             raw::SOL_TCP => tcp_options::get(&self.options, &self.tcp, name),
             raw::SOL_IPV6 if name == raw::IPV6_V6ONLY && self.tcp.family() == Family::V6 => {
-                Ok(Answer::flag(self.tcp.summary().options.name.v6_only))
+                Ok(Answer::flag(self.tcp.is_v6_only()))
             }
             _ => ip_options::get(&self.ip, self.tcp.family(), level, name),
         }
@@ -473,13 +486,41 @@ impl Socket for Stream {
             raw::SO_REUSEADDR => options.name.reuse_address = common.is_on(name),
             raw::SO_REUSEPORT => options.name.reuse_port = common.is_on(name),
             raw::SO_OOBINLINE => options.urgent_in_line = common.is_on(raw::SO_OOBINLINE),
-            raw::SO_SNDBUF | raw::SO_SNDBUFFORCE => options.send_buffer = common.send_buffer(),
+            raw::SO_SNDBUF | raw::SO_SNDBUFFORCE => {
+                options.send_buffer = common.send_buffer();
+                options.is_send_fixed = true;
+            }
             raw::SO_RCVBUF | raw::SO_RCVBUFFORCE => {
                 options.receive_buffer = common.receive_buffer();
+                options.is_receive_fixed = true;
             }
             raw::SO_RCVLOWAT => options.low_water = common.receive_low_water(),
             _ => {}
         });
+    }
+
+    fn lingers(&self, time: Duration) -> Option<Arc<dyn Linger>> {
+        let tcp = self.tcp.clone();
+        let timeout = Timeout::new(true, Some(time));
+        Some(Arc::new(Lingering { tcp, timeout }))
+    }
+
+    fn buffers(&self) -> (usize, usize) {
+        let options = self.tcp.summary().options;
+        let shown = |size: usize, start: usize, common: usize| match size > start {
+            // It has grown.
+            true => size,
+            false => common,
+        };
+        let common = &self.common;
+        (
+            shown(options.send_buffer, tcp::SEND_BUFFER, common.send_buffer()),
+            shown(
+                options.receive_buffer,
+                RECEIVE_BUFFER,
+                common.receive_buffer(),
+            ),
+        )
     }
 
     fn is_listening(&self) -> bool {

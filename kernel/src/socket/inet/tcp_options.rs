@@ -191,6 +191,8 @@ const WIRE: tcp::block::Info = tcp::block::Info {
     lost: 0,
     again: 0,
     peer_window: 0,
+    read_in_trip: 0,
+    receiver_trip: 0,
     sent_before: 0,
     heard_before: 0,
     counts: tcp::block::Counts {
@@ -286,7 +288,10 @@ pub fn info(socket: &tcp::Socket, state: tcp::State) -> [u8; INFO] {
     put!(tcpi_snd_cwnd, segments(default.window));
     put!(tcpi_snd_wnd, default.peer_window);
     put!(tcpi_reordering, 3);
-    put!(tcpi_rcv_space, summary.options.receive_buffer);
+    put!(tcpi_rcv_rtt, us(default.receiver_trip));
+    // The first one is that of ten segments.
+    let read = default.read_in_trip.max(10 * default.segment) as usize;
+    put!(tcpi_rcv_space, read.min(summary.options.receive_buffer));
     put!(tcpi_rcv_ssthresh, summary.options.receive_buffer);
     put!(tcpi_notsent_bytes, summary.unsent);
     // Another thread may change the size of the buffer meanwhile.

@@ -97,6 +97,14 @@ impl Shape {
         padded(head + link.max(16)) + self.reserve
     }
 
+    /// Returns where a packet with a header of the link of `link` bytes begins in its slot, and
+    /// that of the network; `None` if a head can't say that: such packets are lost, as on Linux.
+    fn places(&self, link: usize) -> Option<(u16, u16)> {
+        let network = u16::try_from(self.network()).ok()?;
+        let link = if self.has_link { link as u16 } else { 0 };
+        Some((network - link, network))
+    }
+
     /// Bytes of the ring.
     pub fn len(&self) -> usize {
         self.block_size * self.blocks
@@ -236,20 +244,17 @@ impl Ring {
         let Some(slot) = self.claim_slot() else {
             return false;
         };
-        let network = self.shape.network();
-        let start = if self.shape.has_link {
-            network - seen.link
-        } else {
-            network
+        let Some((start, network)) = self.shape.places(seen.link) else {
+            return false;
         };
-        let len = len.min(self.shape.slot_size - start);
-        self.copy(seen, slot + start, len);
+        let len = len.min(self.shape.slot_size - usize::from(start));
+        self.copy(seen, slot + usize::from(start), len);
         let mut head = [0; HEAD_V2 + NAME];
         let words = [seen.size() as u32, len as u32];
         head[4..8].copy_from_slice(&words[0].to_le_bytes());
         head[8..12].copy_from_slice(&words[1].to_le_bytes());
-        head[12..14].copy_from_slice(&(start as u16).to_le_bytes());
-        head[14..16].copy_from_slice(&(network as u16).to_le_bytes());
+        head[12..14].copy_from_slice(&start.to_le_bytes());
+        head[14..16].copy_from_slice(&network.to_le_bytes());
         head[16..20].copy_from_slice(&(time.as_secs() as u32).to_le_bytes());
         head[20..24].copy_from_slice(&time.subsec_nanos().to_le_bytes());
         head[HEAD_V2..].copy_from_slice(&seen.name.bytes());
@@ -285,13 +290,11 @@ impl Ring {
     }
 
     fn add_to_block(&self, seen: &Seen<'_>, len: usize, time: Duration, has_lost: bool) -> bool {
-        let network = self.shape.network();
-        let start = if self.shape.has_link {
-            network - seen.link
-        } else {
-            network
+        let Some((start, network)) = self.shape.places(seen.link) else {
+            return false;
         };
         let first = self.shape.first();
+        let start = usize::from(start);
         let len = len.min(self.shape.room() - start);
         let size = padded(start + len);
         // The block that is being filled may have no room.
@@ -349,7 +352,7 @@ impl Ring {
                 head[n * 4..n * 4 + 4].copy_from_slice(&word.to_le_bytes());
             }
             head[24..26].copy_from_slice(&(start as u16).to_le_bytes());
-            head[26..28].copy_from_slice(&(network as u16).to_le_bytes());
+            head[26..28].copy_from_slice(&network.to_le_bytes());
             head[HEAD_V3..].copy_from_slice(&seen.name.bytes());
             // The word in front leads to the next packet, which may be there already.
             self.write(block + place + 4, &head[4..]);
@@ -499,6 +502,24 @@ mod tests {
             }
         }
         assert!(possible.iter().all(|&n| n > 1000), "{possible:?}");
+    }
+
+    /// What is reserved before packets may be more than their heads can say.
+    #[test]
+    fn places_are_those_that_a_head_can_say() {
+        let shape = |reserve| Shape {
+            version: 2,
+            block_size: 1 << 17,
+            blocks: 1,
+            slot_size: 1 << 17,
+            slots: 1,
+            reserve,
+            private: 0,
+            has_link: true,
+        };
+        assert_eq!(shape(65_000).places(14), Some((65_066, 65_080)));
+        assert!(shape(65_500).is_possible());
+        assert_eq!(shape(65_500).places(14), None);
     }
 
     #[test]

@@ -70,6 +70,7 @@ impl Block {
         } else if is_news && (self.is_limited || in_flight >= self.congestion.window / 2) {
             let bytes = acked.delivered.max(acked.bytes as u32);
             self.congestion.grow(bytes, now, self.round_trip.smoothed);
+            self.follow_window(host);
         }
         if is_news || acked.delivered > 0 {
             self.rearm(now);

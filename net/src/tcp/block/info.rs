@@ -50,6 +50,9 @@ pub struct Info {
     pub again: u32,
     /// The peer's receive window.
     pub peer_window: u32,
+    /// Bytes that the program reads in a round trip, and that as the receiver sees it.
+    pub read_in_trip: u32,
+    pub receiver_trip: u64,
     /// Times since data were sent and the peer was heard.
     pub sent_before: u64,
     pub heard_before: u64,
@@ -96,6 +99,8 @@ impl Block {
             lost,
             again,
             peer_window: self.window,
+            read_in_trip: self.pace.best(),
+            receiver_trip: self.pace.round_trip,
             sent_before: now.saturating_sub(self.sent_at),
             heard_before: now.saturating_sub(self.heard_at),
             counts: self.counts,

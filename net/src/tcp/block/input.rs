@@ -269,6 +269,9 @@ impl Block {
             return;
         }
         let closes_gap = !self.gaps.is_empty();
+        if !closes_gap && !segment.data.is_empty() {
+            self.measure_as_receiver(&segment, host.now());
+        }
         if !segment.data.is_empty() && !self.deliver(segment.data, host) {
             return;
         }

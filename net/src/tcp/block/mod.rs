@@ -8,7 +8,8 @@
 //! - `timers`: retransmission, probes, delayed acknowledgements, keep-alive;
 //! - `sent`: the send queue; `gaps`: bytes behind a gap; `rack`: what is lost;
 //! - `info`: what an end tells of itself;
-//! - `congestion`, `rtt`: how much may be on its way, and for how long.
+//! - `congestion`, `rtt`: how much may be on its way, and for how long; `buffers`: how much is
+//!   kept.
 
 use abi::Errno;
 use fbuf::Aggregate;
@@ -17,6 +18,7 @@ use nucleus::PAGE_SIZE;
 use super::segment::{Flags, Options, Segment, Seq};
 
 mod acks;
+mod buffers;
 mod congestion;
 mod gaps;
 mod info;
@@ -27,6 +29,7 @@ mod rtt;
 mod sent;
 mod timers;
 
+use buffers::Pace;
 pub use congestion::Algorithm;
 use congestion::Congestion;
 use gaps::Gaps;
@@ -94,6 +97,16 @@ pub trait Host {
     fn acknowledged(&mut self, bytes: usize);
     /// Returns how many bytes the receive queue has room for.
     fn room(&self) -> usize;
+    /// Returns how many bytes of the receive queue the program has not read.
+    fn unread(&self) -> usize;
+    /// Asks for a receive queue of so many bytes. The host may have reasons against it.
+    fn widen_receive_buffer(&mut self, bytes: usize) {
+        let _ = bytes;
+    }
+    /// Asks for room for so many bytes that wait to be sent or are on their way.
+    fn widen_send_buffer(&mut self, bytes: usize) {
+        let _ = bytes;
+    }
     /// Adds bytes to the receive queue. Byte `urgent` of them is the last one of urgent data.
     fn deliver(&mut self, data: Aggregate, urgent: Option<usize>) -> Delivery;
     /// Sends a segment.
@@ -236,6 +249,7 @@ pub struct Block {
 
     round_trip: RoundTrip,
     congestion: Congestion,
+    pace: Pace,
     rack: Rack,
     duplicates: u32,
     /// A probe for the last segments is under way: the number behind it, and whether it repeats.
@@ -322,6 +336,7 @@ impl Block {
             peer_clock_at: 0,
             round_trip: RoundTrip::new(),
             congestion: Congestion::new(settings.algorithm, USUAL_LARGEST.into()),
+            pace: Pace::new(),
             rack: Rack::new(number),
             duplicates: 0,
             probe: None,

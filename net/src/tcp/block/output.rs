@@ -102,6 +102,7 @@ impl Block {
         ) {
             return;
         }
+        self.follow_reader(host);
         let (told, new) = (self.edge.since(self.due), host.room() as u32);
         // Twice what is left, as on Linux, or enough after silence.
         if new >= 2 * told && new.saturating_sub(told) >= self.least_growth(new) {

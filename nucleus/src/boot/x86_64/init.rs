@@ -17,7 +17,7 @@ use crate::hw::x86_64::percpu::{self, MAX_CPUS, PerCpu};
 use crate::hw::x86_64::space::Mapped;
 use crate::hw::x86_64::{
     apic, clock, cpu, entry, fpu, gdt, guard, identify, idt, layout, loader, mitigations, patch,
-    power, serial, space, user, vectors, vtd,
+    power, serial, space, tags, user, vectors, vtd,
 };
 use crate::mem::{self, KernelStack, frame};
 use crate::selftest::fault_injection;
@@ -101,6 +101,7 @@ pub extern "C" fn nucleus_main(kind: u32, info: u32) -> ! {
     }
     set(found.command_line(), found.archive);
 
+    tags::choose(found.command_line());
     cpu::set_controls(!mitigations::is_isolated());
     fpu::enable();
     fpu::detect();

@@ -21,6 +21,7 @@ pub use request::Request;
 
 use crate::{
     dma::{Attachment, Pool},
+    lock::SpinLock,
     task::WaitQueue,
 };
 
@@ -58,12 +59,18 @@ impl From<crate::OutOfMemory> for Error {
     }
 }
 
-/// A device that was found and has no other owner; it does nothing yet.
+/// How often a device is started at most. Each start keeps its rings, its registers' addresses and,
+/// where no unit stands before the device, what the device may still write to.
+pub const MOST_STARTS: usize = 4;
+
+/// A device that was found and has no other owner; it does nothing yet, or no more.
 pub struct Found {
     #[cfg(target_os = "none")]
-    function: crate::dev::pci::Function,
+    function: transport::Owned,
     #[cfg(not(target_os = "none"))]
     script: Arc<simulated::Script>,
+    #[cfg(not(target_os = "none"))]
+    starts: usize,
 }
 
 /// How many queues a device is started with, and what each of them takes.
@@ -106,8 +113,13 @@ pub struct Device {
     features: u64,
     /// Woken when the device has changed its configuration.
     changes: Arc<WaitQueue>,
+    /// The device itself, until it is taken to be started again.
+    #[cfg(target_os = "none")]
+    function: SpinLock<Option<transport::Owned>>,
     #[cfg(not(target_os = "none"))]
     script: Arc<simulated::Script>,
+    #[cfg(not(target_os = "none"))]
+    starts: SpinLock<Option<usize>>,
 }
 
 /// The devices of a kind that were not taken before, in the order of their places on the bus.
@@ -118,7 +130,9 @@ pub fn take(kind: Kind) -> Vec<Found> {
         let taken = crate::dev::pci::take(wanted);
         taken
             .into_iter()
-            .map(|function| Found { function })
+            .map(|function| Found {
+                function: transport::Owned::new(function),
+            })
             .collect()
     }
     #[cfg(not(target_os = "none"))]
@@ -161,7 +175,7 @@ impl Found {
         }
         #[cfg(not(target_os = "none"))]
         {
-            simulated::start(self.script, choose)
+            simulated::start(self.script, self.starts, choose)
         }
     }
 }
@@ -195,6 +209,26 @@ impl Device {
         self.registers.reset();
         for queue in &self.queues {
             queue.give_up(why);
+        }
+    }
+
+    /// Takes the device, which was [given up](Device::give_up), to be started again; `None` if that
+    /// was not done, if it was taken before, or if it was started [`MOST_STARTS`] times. Its owner
+    /// keeps this one: what it consists of is never free again, as the device may go on using it.
+    pub fn take_again(&self) -> Option<Found> {
+        if !self.queues.iter().all(|queue| queue.is_broken()) {
+            return None;
+        }
+        #[cfg(target_os = "none")]
+        {
+            let function = self.function.lock().take()?;
+            function.may_start().then_some(Found { function })
+        }
+        #[cfg(not(target_os = "none"))]
+        {
+            let starts = self.starts.lock().take()?;
+            let script = self.script.clone();
+            (starts < MOST_STARTS).then_some(Found { script, starts })
         }
     }
 

@@ -1,6 +1,7 @@
 //! Devices made of code, on the simulated machine: a test plays the device.
 
 use alloc::{sync::Arc, vec::Vec};
+use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use super::{
     Device, Error, Found, Queues, ReadConfig,
@@ -21,6 +22,7 @@ pub struct Script {
     config: SpinLock<Vec<u8>>,
     queues: SpinLock<Vec<Arc<Queue>>>,
     changes: Arc<WaitQueue>,
+    is_gone: AtomicBool,
 }
 
 /// Makes a device at a place with the features that it offers and its configuration.
@@ -31,9 +33,11 @@ pub fn device(place: u16, offered: u64, config: Vec<u8>) -> (Found, Arc<Script>)
         config: SpinLock::new(Rank::Leaf, config),
         queues: SpinLock::new(Rank::Leaf, Vec::new()),
         changes: Arc::new(WaitQueue::new()),
+        is_gone: AtomicBool::new(false),
     });
     let found = Found {
         script: script.clone(),
+        starts: 0,
     };
     (found, script)
 }
@@ -47,6 +51,11 @@ impl Script {
     /// Returns how many queues the driver has made.
     pub fn queue_count(&self) -> usize {
         self.queues.lock().len()
+    }
+
+    /// Refuses to be started again.
+    pub fn be_gone(&self) {
+        self.is_gone.store(true, SeqCst);
     }
 
     /// Changes a byte of the configuration, and says so.
@@ -66,8 +75,12 @@ impl Script {
 /// As [`Found::start_chosen`].
 pub(super) fn start(
     script: Arc<Script>,
+    starts: usize,
     choose: impl FnOnce(u64, ReadConfig<'_>) -> Result<(u64, Queues), Error>,
 ) -> Result<Device, Error> {
+    if script.is_gone.load(SeqCst) {
+        return Err(Error::Lacks("a device"));
+    }
     let read: ReadConfig<'_> = &|offset, to| script.read_config(offset, to);
     let (wanted, queues) = choose(script.offered, read)?;
     let domain = dma::domain_of(script.place).map_err(|_| Error::OutOfMemory)?;
@@ -85,5 +98,6 @@ pub(super) fn start(
         features: wanted & script.offered,
         changes: script.changes.clone(),
         script,
+        starts: SpinLock::new(Rank::Leaf, Some(starts + 1)),
     })
 }

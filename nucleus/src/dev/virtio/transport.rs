@@ -21,7 +21,7 @@ use virtio_drivers::{
 };
 
 use super::{
-    Device, Error, Kind, Queues, ReadConfig,
+    Device, Error, Kind, MOST_STARTS, Queues, ReadConfig,
     queue::{Doorbell, Queue},
 };
 use crate::{
@@ -29,7 +29,7 @@ use crate::{
     dev::pci::{self, Function, Identity},
     dma::{self, AttachError},
     hw::machine,
-    lock::{Rank, SpinLock},
+    lock::{OnceBox, Rank, SpinLock},
     task::WaitQueue,
 };
 
@@ -280,20 +280,93 @@ impl Own {
     }
 }
 
+/// A function and the messages that were set up for it, which stay when it is started again.
+pub(super) struct Owned {
+    function: Function,
+    /// With them, whether the function sends the message.
+    told: Vec<(Arc<Told>, bool)>,
+    /// How often it was started.
+    starts: usize,
+}
+
+impl Owned {
+    pub(super) fn new(function: Function) -> Owned {
+        Owned {
+            function,
+            told: Vec::new(),
+            starts: 0,
+        }
+    }
+
+    /// Whether it may be started again.
+    pub(super) fn may_start(&self) -> bool {
+        self.starts < MOST_STARTS
+    }
+
+    /// Makes message `entry`, the first one that was not set up or one that was, call `handler`.
+    /// False if there is none such.
+    fn on_message(&mut self, entry: u16, handler: Handler) -> bool {
+        if let Some((told, works)) = self.told.get(usize::from(entry)) {
+            told.follow(self.starts, handler);
+            return *works;
+        }
+        let told = Arc::new(Told::new());
+        told.follow(self.starts, handler);
+        let called = told.clone();
+        let call = Box::new(move || called.call());
+        let works = self.function.on_message(entry, call);
+        self.told.push((told, works));
+        works
+    }
+}
+
+type Handler = Box<dyn Fn() + Send + Sync>;
+
+/// What a message calls: a handler for each start of the device.
+struct Told {
+    handlers: [OnceBox<Handler>; MOST_STARTS],
+    /// The present start.
+    start: AtomicUsize,
+}
+
+impl Told {
+    fn new() -> Told {
+        Told {
+            handlers: [const { OnceBox::new() }; MOST_STARTS],
+            start: AtomicUsize::new(0),
+        }
+    }
+
+    /// Calls `handler` from now on, that of start `start`.
+    fn follow(&self, start: usize, handler: Handler) {
+        self.handlers[start].get_or_insert(|| Box::new(handler));
+        self.start.store(start, Ordering::Release);
+    }
+
+    /// The message has come. In an interrupt.
+    fn call(&self) {
+        let start = self.start.load(Ordering::Acquire);
+        if let Some(handler) = self.handlers[start].get() {
+            handler();
+        }
+    }
+}
+
 /// As [`super::Found::start_chosen`].
 pub(super) fn start(
-    mut function: Function,
+    mut owned: Owned,
     choose: impl FnOnce(u64, ReadConfig<'_>) -> Result<(u64, Queues), Error>,
 ) -> Result<Device, Error> {
-    if !function.enable() {
+    if !owned.may_start() || !owned.function.enable() {
         return Err(Error::Lacks("an address for its registers"));
     }
     // Dropped after the transport, which resets the device: what the device knows of stays until
     // then.
     let mut made = Vec::new();
     let domain;
-    let own = Own::find(&function).ok_or(Error::Lacks("the registers of version 1"))?;
-    let mut transport = transport(&function)?;
+    let function = &owned.function;
+    let own = Own::find(function).ok_or(Error::Lacks("the registers of version 1"))?;
+    let mut transport = transport(function)?;
     // Begun anew with the features that are chosen.
     transport.set_status(DeviceStatus::empty());
     transport.set_status(DeviceStatus::ACKNOWLEDGE | DeviceStatus::DRIVER);
@@ -309,7 +382,7 @@ pub(super) fn start(
     }
     // A device that does not offer it uses physical addresses, though a unit may stand before it.
     // Where a unit is lost, `enable` has failed.
-    let place = pci::place(function.at);
+    let place = pci::place(owned.function.at);
     let offers = features.contains(Features::ACCESS_PLATFORM);
     let attached = match offers {
         true => dma::domain_of(place),
@@ -336,7 +409,7 @@ pub(super) fn start(
         made.push(Queue::attached(number, most, &domain, doorbell)?);
     }
     let groups = queues.count.div_ceil(queues.group.max(1));
-    let messages = queues.messages.min(function.messages());
+    let messages = queues.messages.min(owned.function.messages());
     let messages = messages.clamp(1, groups.max(1));
     for entry in 0..messages {
         let group_of = |queue: &Queue| queue.number() / queues.group.max(1);
@@ -346,7 +419,7 @@ pub(super) fn start(
             let told = told.clone();
             Box::new(move || told.iter().for_each(|queue| queue.interrupt()))
         };
-        let can_tell = function.on_message(entry, handler);
+        let can_tell = owned.on_message(entry, handler);
         for queue in told {
             if can_tell && own.set_vector(queue.number(), entry) {
                 queue.set_interrupts();
@@ -354,7 +427,7 @@ pub(super) fn start(
                 crate::log!(
                     "virtio: queue {} of {} has no interrupt: it is looked at",
                     queue.number(),
-                    function.at
+                    owned.function.at
                 );
             }
         }
@@ -362,7 +435,7 @@ pub(super) fn start(
     // A message more, where there is one.
     let changes = Arc::new(WaitQueue::new());
     let told = changes.clone();
-    let can_tell = function.on_message(messages, Box::new(move || told.wake_all()));
+    let can_tell = owned.on_message(messages, Box::new(move || told.wake_all()));
     if can_tell {
         own.set_config_vector(messages);
     }
@@ -372,11 +445,13 @@ pub(super) fn start(
         transport.queue_set(queue.number(), slots, descriptors, available, used);
     }
     transport.finish_init();
+    owned.starts += 1;
     Ok(Device {
         queues: made,
         domain,
         features: features.bits(),
         changes,
+        function: SpinLock::new(Rank::Leaf, Some(owned)),
         registers: Registers(SpinLock::new(Rank::Leaf, transport)),
     })
 }

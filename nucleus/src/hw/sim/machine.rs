@@ -13,7 +13,7 @@ use super::{
     iommu::{self, Iommu},
     kernel_root,
     random::Random,
-    tlb::Tlb,
+    tlb::{self, Tlb},
     window,
 };
 use crate::hw::context::{prepare, switch_stacks};
@@ -97,7 +97,9 @@ pub(crate) struct Cpu {
     pub(crate) timer: Cell<Option<u64>>,
     pub(crate) in_program: Cell<bool>,
     pub(crate) root: Cell<PhysAddr>,
-    pub(crate) tlb: RefCell<Tlb>,
+    /// What it holds by each tag, and the one that it uses.
+    pub(super) tlbs: Vec<RefCell<Tlb>>,
+    pub(super) tag: Cell<usize>,
     /// What it holds of the kernel's window: frames by the address's number.
     pub(crate) window: RefCell<BTreeMap<usize, u64>>,
     /// How often it has dropped all translations.
@@ -162,6 +164,13 @@ pub(crate) fn required<'a>() -> &'a Machine {
     machine().expect("this works inside sim::run only")
 }
 
+impl Cpu {
+    /// What it holds by the tag that it uses.
+    pub(super) fn tlb(&self) -> &RefCell<Tlb> {
+        &self.tlbs[self.tag.get()]
+    }
+}
+
 impl Machine {
     pub(crate) fn new(config: Config) -> Machine {
         let frames = FIRST_FRAME as usize + config.pages;
@@ -173,6 +182,7 @@ impl Machine {
         let random = Random::new(config.seed);
         let stride = [1, 1, 2, 3, 8, 32, 128][random.below(7) as usize];
         let leap = [8, 64, 512][random.below(3) as usize];
+        let tags = tlb::tags_of(config.seed);
         let cpus = (0..config.cpus.clamp(1, MAX_CPUS)).map(|_| Cpu {
             stack_pointer: Cell::new(0),
             started: Cell::new(false),
@@ -185,7 +195,8 @@ impl Machine {
             timer: Cell::new(None),
             in_program: Cell::new(false),
             root: Cell::new(kernel_root()),
-            tlb: RefCell::new(Tlb::default()),
+            tlbs: (0..=tags).map(|_| RefCell::default()).collect(),
+            tag: Cell::new(0),
             window: RefCell::default(),
             flushes: Cell::new(0),
             counters: [const { Cell::new(0) }; MAX_COUNTERS],

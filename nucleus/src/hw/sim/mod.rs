@@ -56,11 +56,12 @@ pub(crate) use iommu::{
 };
 pub use iommu::{device_read, device_write, fail_unit, invalidations};
 pub(crate) use machine::preempt;
-pub(crate) use oracle::{coherence_stamp, frame_freed, promise_all, promise_page};
+pub(crate) use oracle::{coherence_stamp, condemn, frame_freed, promise_all, promise_page};
 pub use program::set_program;
 pub(crate) use program::{UserState, run as run_program};
 pub(crate) use tlb::{
-    forget_predictions, invalidate_all, invalidate_page, load_program_space, load_space,
+    MOST_TAGS, forget_predictions, invalidate_all, invalidate_page, invalidate_tagged,
+    load_program_space, load_space, tags,
 };
 pub(crate) use window::{
     WINDOW_ORDERED, WINDOW_PAGES, WINDOW_RING, WINDOW_RUN, WINDOW_SINGLE, each_kernel_page,

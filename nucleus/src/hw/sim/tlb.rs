@@ -8,11 +8,17 @@
 //! a processor might take a machine check. At any point a CPU may fill an entry for an address that
 //! no one asked for; as on hardware, that sets the accessed bit first, and a write sets the dirty
 //! bit before it is done.
+//!
+//! With address-space tags (PCID), a CPU has as many TLBs as tags, and one for the kernel's own
+//! root. Real ones fill entries by the tag that is loaded only; these at any time by any tag that
+//! has been loaded, until the kernel has said that the tag is not used again as it is: what was
+//! filled unseen before the switch may show at any time after it.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::machine::{Machine, WORD, machine};
-use crate::hw::{counters::Counter, mitigations::ADDRESS};
+use crate::hw::{Tag, counters::Counter, mitigations::ADDRESS};
+use crate::mem::mistake::Mistake;
 use crate::{Access, PAGE_SHIFT, PhysAddr, VirtAddr};
 
 pub(super) const PRESENT: u64 = 1;
@@ -51,9 +57,26 @@ pub(super) struct Table {
     pub(super) stamp: u64,
 }
 
-/// What a CPU holds of the current space. By page number, and by page number over 512.
+/// Most tags that a CPU has for programs.
+pub(crate) const MOST_TAGS: usize = 4;
+
+/// The tags of a machine's CPUs: none on half of the machines.
+pub(super) fn tags_of(seed: u64) -> usize {
+    [0, 1, 0, 2, 0, MOST_TAGS][(seed / 4 % 6) as usize]
+}
+
+/// Tags that CPUs have for programs, numbered from 1.
+pub(crate) fn tags() -> usize {
+    machine().map_or(0, |m| m.cpus[0].tlbs.len() - 1)
+}
+
+/// What a CPU holds of a space. By page number, and by page number over 512.
 #[derive(Default)]
 pub(crate) struct Tlb {
+    /// The space's root.
+    pub(super) root: Option<PhysAddr>,
+    /// Why its tag must not be used without dropping what it holds.
+    pub(super) condemned: Option<String>,
     pub(super) pages: BTreeMap<usize, Entry>,
     pub(super) tables: BTreeMap<usize, Table>,
     history: VecDeque<usize>,
@@ -118,25 +141,46 @@ pub(super) fn unreach(m: &Machine, frame: u64) {
     }
 }
 
-/// Uses another root table; everything held of the old space goes.
+/// Uses another root table. Without tags, everything held of the old space goes.
 pub(crate) fn load_space(root: PhysAddr) {
+    load(root, Tag::NONE);
+}
+
+fn load(root: PhysAddr, tag: Tag) {
     let Some(m) = machine() else { return };
     let cpu = m.cpu();
     cpu.root.set(root);
-    cpu.tlb.borrow_mut().forget_all(m);
-    super::window::flushed(m);
+    cpu.tag.set(tag.number);
+    let mut tlb = cpu.tlb().borrow_mut();
+    if !tag.keeps {
+        tlb.forget_all(m);
+        tlb.condemned = None;
+        tlb.root = (tag.number != 0).then_some(root);
+    }
+    if tag.keeps && tlb.root != Some(root) {
+        let of = tlb.root;
+        m.fail(format!("tag {} is of {of:?}, not of {root:?}", tag.number));
+    }
+    if let Some(why) = &tlb.condemned {
+        m.fail(format!("tag {} is used as it is: {why}", tag.number));
+    }
+    drop(tlb);
+    if tags() == 0 || Mistake::GlobalKept.is_made() {
+        super::window::flushed(m);
+    }
 }
 
-/// As [`load_space`]: programs run under the same root. Barriers are counted.
+/// As [`load_space`], by a tag: programs run under the same root. Barriers are counted.
 pub(crate) fn load_program_space(
     root: PhysAddr,
+    tag: Tag,
     _user: impl FnOnce() -> PhysAddr,
     is_trusted: impl FnOnce() -> bool,
 ) {
     if !is_trusted() {
         forget_predictions();
     }
-    load_space(root);
+    load(root, tag);
 }
 
 /// The machine predicts nothing, and counts how often it is told to forget that.
@@ -147,17 +191,40 @@ pub(crate) fn forget_predictions() {
 /// Invalidates what this CPU holds for one page.
 pub(crate) fn invalidate_page(at: VirtAddr) {
     let Some(m) = machine() else { return };
-    let mut tlb = m.cpu().tlb.borrow_mut();
+    let mut tlb = m.cpu().tlb().borrow_mut();
     tlb.forget_page(m, at.0 >> PAGE_SHIFT);
     tlb.forget_large(m, at.0 >> PAGE_SHIFT);
     tlb.forget_tables(m);
 }
 
-/// Invalidates all that this CPU holds.
+/// Invalidates what this CPU holds for one page by a tag that it does not use now (INVPCID).
+/// Returns whether it can.
+pub(crate) fn invalidate_tagged(tag: usize, at: VirtAddr) -> bool {
+    let Some(m) = machine() else { return false };
+    if m.config.seed.is_multiple_of(2) {
+        return false;
+    }
+    let page = at.0 >> PAGE_SHIFT;
+    let mut tlb = m.cpu().tlbs[tag].borrow_mut();
+    tlb.forget_page(m, page);
+    tlb.forget_large(m, page);
+    tlb.forget_table(m, page);
+    true
+}
+
+/// Invalidates all that this CPU holds of the current space.
 pub(crate) fn invalidate_all() {
     let Some(m) = machine() else { return };
-    m.cpu().tlb.borrow_mut().forget_all(m);
-    super::window::flushed(m);
+    m.cpu().tlb().borrow_mut().forget_all(m);
+    if tags() == 0 {
+        super::window::flushed(m);
+    }
+}
+
+/// Invalidates all that this CPU holds of all spaces.
+pub(super) fn invalidate_spaces(m: &Machine) {
+    let tlbs = &m.cpu().tlbs;
+    tlbs.iter().for_each(|tlb| tlb.borrow_mut().forget_all(m));
 }
 
 /// Translates an address of the program for an access, as the CPU would; `None` is a page fault.
@@ -169,7 +236,7 @@ pub(super) fn translate(m: &Machine, at: VirtAddr, access: Access) -> Option<Phy
         Access::Execute => entry.execute,
     };
     let held = {
-        let mut tlb = m.cpu().tlb.borrow_mut();
+        let mut tlb = m.cpu().tlb().borrow_mut();
         tlb.history.push_back(page);
         if tlb.history.len() > HISTORY {
             tlb.history.pop_front();
@@ -186,15 +253,15 @@ pub(super) fn translate(m: &Machine, at: VirtAddr, access: Access) -> Option<Phy
         }
         // A fault invalidates the entry that caused it; a first write looks at the tables again.
         // Whether a CPU faults on a held entry without looking again is its own business.
-        m.cpu().tlb.borrow_mut().forget_page(m, page);
+        m.cpu().tlb().borrow_mut().forget_page(m, page);
         if !allows(&entry) && m.random.one_in(2) {
-            m.cpu().tlb.borrow_mut().forget_table(m, page);
+            m.cpu().tlb().borrow_mut().forget_table(m, page);
             return None;
         }
     }
-    let entry = fill(m, page, access == Access::Write)?;
+    let entry = fill(m, m.cpu().tag.get(), page, access == Access::Write)?;
     if !allows(&entry) {
-        let mut tlb = m.cpu().tlb.borrow_mut();
+        let mut tlb = m.cpu().tlb().borrow_mut();
         tlb.forget_page(m, page);
         tlb.forget_table(m, page);
         return None;
@@ -206,12 +273,19 @@ fn physical(entry: Entry, at: VirtAddr) -> PhysAddr {
     PhysAddr((entry.frame << PAGE_SHIFT) + at.page_offset() as u64)
 }
 
-/// Walks the tables for a page and holds what it finds. `for_write` sets the dirty bit where
-/// writing is allowed.
-fn fill(m: &Machine, page: usize, for_write: bool) -> Option<Entry> {
-    let root = m.cpu().root.get();
+/// Walks the tables for a page and holds what it finds by a tag. `for_write` sets the dirty bit
+/// where writing is allowed.
+fn fill(m: &Machine, tag: usize, page: usize, for_write: bool) -> Option<Entry> {
+    let cpu = m.cpu();
+    // A walk by another tag was done before that was left: no change comes in between.
+    let is_current = tag == cpu.tag.get();
+    let tlb = &cpu.tlbs[tag];
+    let root = match is_current {
+        true => cpu.root.get(),
+        false => tlb.borrow().root?,
+    };
     let stamp = next_stamp(m);
-    let held = m.cpu().tlb.borrow().tables.get(&(page >> 9)).copied();
+    let held = tlb.borrow().tables.get(&(page >> 9)).copied();
     let table = match held {
         Some(table) if !m.random.one_in(4) => table,
         _ => {
@@ -226,7 +300,8 @@ fn fill(m: &Machine, page: usize, for_write: bool) -> Option<Entry> {
                     true => dirties(&table, entry, for_write),
                     false => 0,
                 };
-                let entry = touch(m, table.at, page >> (9 * (level - 1)), written)?;
+                let index = page >> (9 * (level - 1));
+                let entry = touch(m, is_current, table.at, index, written)?;
                 table.write &= entry & WRITE != 0;
                 table.execute &= entry & NO_EXECUTE == 0;
                 table.at = PhysAddr(entry & ADDRESS);
@@ -234,7 +309,7 @@ fn fill(m: &Machine, page: usize, for_write: bool) -> Option<Entry> {
                     if level != 2 || entry & (511 << PAGE_SHIFT) != 0 {
                         m.fail(format!("a large page {entry:#x} at level {level}"));
                     }
-                    return Some(hold(m, page, &table, entry, stamp));
+                    return Some(hold(m, tag, page, &table, entry, stamp));
                 }
             }
             table
@@ -242,15 +317,15 @@ fn fill(m: &Machine, page: usize, for_write: bool) -> Option<Entry> {
     };
     // Held even if it leads to nothing.
     {
-        let mut tlb = m.cpu().tlb.borrow_mut();
+        let mut tlb = tlb.borrow_mut();
         if let std::collections::btree_map::Entry::Vacant(place) = tlb.tables.entry(page >> 9) {
             reach(m, table.at.frame_number());
             place.insert(table);
         }
     }
     let written = |entry| dirties(&table, entry, for_write);
-    let leaf = touch(m, table.at, page, written)?;
-    Some(hold(m, page, &table, leaf, stamp))
+    let leaf = touch(m, is_current, table.at, page, written)?;
+    Some(hold(m, tag, page, &table, leaf, stamp))
 }
 
 /// The dirty bit if a walk for a write, with the rights on the way, finds an entry that may be
@@ -264,7 +339,7 @@ fn dirties(table: &Table, entry: u64, for_write: bool) -> u64 {
 
 /// Holds what an entry says of a page: an entry of level 1, found with the rights on the way, or a
 /// large one, whose own rights are among them.
-fn hold(m: &Machine, page: usize, table: &Table, leaf: u64, stamp: u64) -> Entry {
+fn hold(m: &Machine, tag: usize, page: usize, table: &Table, leaf: u64, stamp: u64) -> Entry {
     let large = leaf & LARGE != 0;
     let part = if large { page as u64 & 511 } else { 0 };
     let entry = Entry {
@@ -275,8 +350,8 @@ fn hold(m: &Machine, page: usize, table: &Table, leaf: u64, stamp: u64) -> Entry
         large,
         stamp,
     };
-    let mut tlb = m.cpu().tlb.borrow_mut();
-    if tlb.holds_other_size(page, large) {
+    let mut tlb = m.cpu().tlbs[tag].borrow_mut();
+    if tlb.holds_other_size(page, large) && tag == m.cpu().tag.get() {
         m.fail(format!(
             "CPU {} holds translations of two sizes around {:#x}",
             m.current(),
@@ -291,10 +366,18 @@ fn hold(m: &Machine, page: usize, table: &Table, leaf: u64, stamp: u64) -> Entry
 
 /// Reads an entry of a table, setting the accessed bit and `more` in one atomic step, as a walk
 /// does. `None` if it is not present for programs.
-fn touch(m: &Machine, table: PhysAddr, index: usize, more: impl Fn(u64) -> u64) -> Option<u64> {
+fn touch(
+    m: &Machine,
+    may_wait: bool,
+    table: PhysAddr,
+    index: usize,
+    more: impl Fn(u64) -> u64,
+) -> Option<u64> {
     let word = m.entry(table + (index & 511) as u64 * 8);
     // Other CPUs go on between two steps of a walk, but no interrupt arrives in an instruction.
-    m.step();
+    if may_wait {
+        m.step();
+    }
     let mut entry = word.load(WORD);
     loop {
         if entry & PRESENT == 0 {
@@ -325,11 +408,19 @@ fn next_stamp(m: &Machine) -> u64 {
     m.stamp.get()
 }
 
-/// Fills an entry that no one asked for, near an address that was used.
+/// Fills an entry that no one asked for, near an address that was used, by the tag that is used or
+/// by another one.
 pub(super) fn speculate(m: &Machine) {
-    let Ok(tlb) = m.cpu().tlb.try_borrow() else {
+    let tag = match tags() != 0 && m.random.one_in(2) {
+        true => m.random.below(m.cpu().tlbs.len() as u64) as usize,
+        false => m.cpu().tag.get(),
+    };
+    let Ok(tlb) = m.cpu().tlbs[tag].try_borrow() else {
         return;
     };
+    if tlb.condemned.is_some() {
+        return;
+    }
     if tlb.history.is_empty() {
         return;
     }
@@ -337,8 +428,8 @@ pub(super) fn speculate(m: &Machine) {
     drop(tlb);
     let page = (base + m.random.below(9) as usize).saturating_sub(4);
     if page < crate::addr::USER_END.0 >> PAGE_SHIFT
-        && !m.cpu().tlb.borrow().pages.contains_key(&page)
+        && !m.cpu().tlbs[tag].borrow().pages.contains_key(&page)
     {
-        fill(m, page, false);
+        fill(m, tag, page, false);
     }
 }

@@ -7,6 +7,7 @@
 use super::interface::point;
 use super::machine::{Machine, machine, required};
 use crate::hw::KernelPage;
+use crate::mem::mistake::Mistake;
 use crate::{OutOfMemory, PAGE_SHIFT, PAGE_SIZE, PhysAddr};
 
 /// Addresses that each CPU has for itself: few, so that they are used again soon.
@@ -67,13 +68,18 @@ pub(crate) fn window_invalidate(slot: usize) {
 
 /// Makes this CPU forget all addresses.
 pub(crate) fn window_flush() {
-    super::tlb::invalidate_all();
+    let Some(m) = machine() else { return };
+    super::tlb::invalidate_spaces(m);
+    flushed(m);
 }
 
-/// What a CPU does when it drops all translations.
+/// What a CPU does when it drops all translations: where it has tags, only the global ones are the
+/// window's, which stay when a root is loaded.
 pub(super) fn flushed(m: &Machine) {
     let cpu = m.cpu();
-    cpu.window.borrow_mut().clear();
+    if !Mistake::GlobalKept.is_made() {
+        cpu.window.borrow_mut().clear();
+    }
     cpu.flushes.set(cpu.flushes.get() + 1);
 }
 

@@ -6,6 +6,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use bitflags::bitflags;
 
+use super::tags::tags;
+
 /// The memory types by the three bits of a page-table entry: as after a reset, but the second one
 /// is write-combining instead of write-through.
 const MEMORY_TYPES: u64 = 0x0007_0406_0007_0106;
@@ -56,6 +58,7 @@ const CR4_FXSAVE: u64 = 1 << 9;
 const CR4_SIMD_EXCEPTIONS: u64 = 1 << 10;
 const CR4_UMIP: u64 = 1 << 11;
 const CR4_FSGSBASE: u64 = 1 << 16;
+const CR4_TAGS: u64 = 1 << 17;
 const CR4_XSAVE: u64 = 1 << 18;
 const CR4_SMEP: u64 = 1 << 20;
 const CR4_SMAP: u64 = 1 << 21;
@@ -79,6 +82,9 @@ bitflags! {
         const RDRAND = 1 << 9;
         const RDSEED = 1 << 10;
         const HYPERVISOR = 1 << 11;
+        /// Address-space tags (PCID).
+        const TAGS = 1 << 12;
+        const INVPCID = 1 << 13;
     }
 }
 
@@ -101,6 +107,7 @@ pub fn detect() {
             found |= feature;
         }
     };
+    set(Features::TAGS, one.ecx, 17);
     set(Features::X2APIC, one.ecx, 21);
     set(Features::TSC_DEADLINE, one.ecx, 24);
     set(Features::XSAVE, one.ecx, 26);
@@ -110,6 +117,7 @@ pub fn detect() {
         let seven = __cpuid_count(7, 0);
         set(Features::FSGSBASE, seven.ebx, 0);
         set(Features::SMEP, seven.ebx, 7);
+        set(Features::INVPCID, seven.ebx, 10);
         set(Features::RDSEED, seven.ebx, 18);
         set(Features::SMAP, seven.ebx, 20);
         set(Features::UMIP, seven.ecx, 2);
@@ -124,7 +132,7 @@ pub fn detect() {
 }
 
 /// Sets this CPU's control registers: every protection that it has is on. `keeps_global`:
-/// translations of the kernel's half stay when another root is loaded.
+/// translations of the kernel's half stay when another root is loaded. The root is loaded by tag 0.
 pub fn set_controls(keeps_global: bool) {
     let has = |feature, bit| if features().contains(feature) { bit } else { 0 };
     let cr0 = CR0_PROTECTED
@@ -140,6 +148,7 @@ pub fn set_controls(keeps_global: bool) {
         | CR4_SIMD_EXCEPTIONS
         | has(Features::UMIP, CR4_UMIP)
         | has(Features::FSGSBASE, CR4_FSGSBASE)
+        | if tags() == 0 { 0 } else { CR4_TAGS }
         | has(Features::XSAVE, CR4_XSAVE)
         | has(Features::SMEP, CR4_SMEP)
         | has(Features::SMAP, CR4_SMAP);

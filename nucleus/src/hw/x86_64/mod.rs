@@ -42,6 +42,7 @@ pub(crate) mod power;
 pub(crate) mod serial;
 pub(crate) mod space;
 pub(crate) mod start;
+pub(crate) mod tags;
 pub(crate) mod user;
 pub(crate) mod vdso;
 pub(crate) mod vectors;
@@ -79,6 +80,7 @@ pub(crate) use space::{
     device_pages_left, entry_root, invalidate_all, invalidate_page, is_physical, kernel_root,
     load_program_space, load_space, map_device,
 };
+pub(crate) use tags::{MOST_TAGS, invalidate_tagged, tags};
 pub(crate) use user::run as run_program;
 pub(crate) use vdso::{Numbers as VdsoNumbers, image as vdso_image};
 pub(crate) use vectors::{DEVICES, Message};

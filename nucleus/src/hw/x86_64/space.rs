@@ -12,9 +12,10 @@ use super::layout::{
     tables,
 };
 use super::memory::MemoryMap;
+use super::tags::{KEEPS, tags};
 use super::{direct, guard, mitigations, percpu};
 use crate::hw::mitigations::{ADDRESS, inverted};
-use crate::hw::{DirectMap, Region, handlers};
+use crate::hw::{DirectMap, Region, Tag, handlers};
 use crate::{OutOfMemory, PAGE_SHIFT, PAGE_SIZE, PhysAddr, VirtAddr};
 
 /// Of an entry that maps something.
@@ -554,21 +555,36 @@ pub fn current() -> PhysAddr {
     PhysAddr(root & ADDRESS)
 }
 
-/// Makes `root` this CPU's address space; drops all translations but the global ones. Interrupts
-/// are off.
+/// Makes `root` this CPU's address space; drops what it held by tag 0, or without tags all
+/// translations but the global ones. Interrupts are off.
 #[inline]
 pub(crate) fn load_space(root: PhysAddr) {
-    // SAFETY: every root has the kernel's top half, so the code that runs stays mapped.
-    unsafe { core::arch::asm!("mov cr3, {}", in(reg) root.0, options(nostack, preserves_flags)) };
-    percpu::note_flush();
+    load(root.0);
 }
 
-/// Makes the address space of a program this CPU's: with this root now, and with the one that
-/// `user` gives while the program runs. Unless the program `is_trusted` with the branch predictions
-/// that the one before has left, they are dropped. Interrupts are off.
+/// Loads a root, with its tag and whether that [keeps](KEEPS) what it holds.
+#[inline]
+fn load(root: u64) {
+    // SAFETY: every root has the kernel's top half, so the code that runs stays mapped.
+    unsafe { core::arch::asm!("mov cr3, {}", in(reg) root, options(nostack, preserves_flags)) };
+    note_flush();
+}
+
+/// All translations that are not global were dropped, but for those of other tags.
+#[inline]
+fn note_flush() {
+    if tags() == 0 {
+        percpu::note_flush();
+    }
+}
+
+/// Makes the address space of a program this CPU's: with this root and tag now, and with the root
+/// that `user` gives while the program runs. Unless the program `is_trusted` with the branch
+/// predictions that the one before has left, they are dropped. Interrupts are off.
 #[inline]
 pub(crate) fn load_program_space(
     root: PhysAddr,
+    tag: Tag,
     user: impl FnOnce() -> PhysAddr,
     is_trusted: impl FnOnce() -> bool,
 ) {
@@ -580,7 +596,7 @@ pub(crate) fn load_program_space(
             mitigations::forget_predictions();
         }
     }
-    load_space(root);
+    load(root.0 | tag.number as u64 | if tag.keeps { KEEPS } else { 0 });
 }
 
 /// Drops this CPU's translation of one page of the current address space.
@@ -599,6 +615,6 @@ pub(crate) fn invalidate_all() {
         core::arch::asm!("mov {0}, cr3", "mov cr3, {0}", out(reg) _,
             options(nostack, preserves_flags));
     }
-    percpu::note_flush();
+    note_flush();
     irqs_restore(irqs);
 }

@@ -1,15 +1,18 @@
 //! The kernel's window for short-lived mappings: addresses, each with a page-table entry of its
 //! own.
 //!
-//! The entries are not global: whatever loads a root drops what the CPU holds of the whole window,
-//! and [`flushes`] tells how often that was.
+//! Without address-space tags the entries are not global: whatever loads a root drops what the CPU
+//! holds of the whole window, and [`flushes`] tells how often that was. With tags they are, since
+//! each tag would have to be told.
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
+use super::cpu;
 use super::layout;
 use super::percpu::{self, MAX_CPUS};
 use super::space::{ACCESSED, DATA, GLOBAL, invalidate_all, invalidate_page, make_entry};
+use super::tags::tags;
 use crate::{OutOfMemory, PAGE_SIZE, PhysAddr, VirtAddr};
 
 /// Addresses that each CPU has for itself: half a page table. With `directmap=kernel` a CPU that
@@ -68,7 +71,11 @@ pub(crate) fn window_start(slots: core::ops::Range<usize>) -> Result<(), OutOfMe
 /// Maps a frame at a free address of the window that no TLB which matters holds.
 #[inline]
 pub(crate) fn window_map(slot: usize, frame: PhysAddr) {
-    entry(slot).store(frame.0 | DATA & !GLOBAL, Ordering::Relaxed);
+    let bits = match tags() {
+        0 => DATA & !GLOBAL,
+        _ => DATA,
+    };
+    entry(slot).store(frame.0 | bits, Ordering::Relaxed);
 }
 
 /// Takes the mapping away; TLBs may hold it until each CPU has called [`window_invalidate`] or
@@ -91,7 +98,13 @@ pub(crate) fn window_invalidate(slot: usize) {
 
 /// Makes this CPU forget all addresses of the window.
 pub(crate) fn window_flush() {
-    invalidate_all();
+    if tags() == 0 {
+        return invalidate_all();
+    }
+    let irqs = cpu::irqs_disable();
+    cpu::flush_global();
+    percpu::note_flush();
+    cpu::irqs_restore(irqs);
 }
 
 /// How often this CPU has forgotten all addresses of the window: at least so often.

@@ -25,8 +25,9 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 pub use policy::{PERIOD, Policy, Thresholds, has_unneeded_tables, policy, set_policy};
+pub(super) use pools::OWN;
 pub use pools::{LEVELS, TableUsage, table_usage};
-use pools::{MOVED, OWN, OWN_TABLES, TABLES, add_own, put_pooled, take_pooled};
+use pools::{OWN_TABLES, TABLES, add_own, moved, put_pooled, take_pooled};
 
 use super::buddy::{self, Depth, MAX_ORDER};
 use super::device_reach::{self, Cause};
@@ -327,8 +328,8 @@ pub(crate) fn give_table(level: usize, index: u32) {
         };
         add_own(&own.given[level - 1]);
         let stack = &own.stacks[level - 1];
-        let is_full = stack.len() == OWN;
-        let is_over = is_full && put(level, (0..MOVED).filter_map(|_| stack.pop()));
+        let is_full = stack.len() == OWN[level - 1];
+        let is_over = is_full && put(level, (0..moved(level)).filter_map(|_| stack.pop()));
         stack.push(index);
         is_over
     });

@@ -11,7 +11,8 @@
 //! | `close` | closes |
 //! | `udp` | answers the port of a UDP socket, which lives as long as the connection: see [`udp`] |
 //! | `connect PORT COUNT` | connects COUNT times to the client's port, each time until its end |
-//! | `hold PORT COUNT` | makes COUNT connections, and keeps them as long as this one |
+//! | `hold PORT COUNT` | makes COUNT connections, waits for a byte of each, and keeps them as long |
+//! | | as this one |
 //! | `get PORT COUNT WIDTH PATH` | fetches a path by HTTP COUNT times, WIDTH connections at once |
 //!
 //! The last three answer with a line when they are done: `done BYTES`, or why not; then the next

@@ -66,7 +66,11 @@ fn servers_are_called() {
     }
     assert_eq!(line(&control), "done 6\n");
     writeln!(&control, "hold {port} 2").unwrap();
-    let mut held = [(); 2].map(|()| server.accept().unwrap().0);
+    let mut held = [(); 2].map(|()| {
+        let mut stream = server.accept().unwrap().0;
+        stream.write_all(b"x").unwrap();
+        stream
+    });
     assert_eq!(line(&control), "done 0\n");
     writeln!(&control, "get {port} 4 2 /file").unwrap();
     let answers =

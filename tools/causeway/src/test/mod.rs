@@ -22,6 +22,7 @@
 mod attacks;
 mod bad_link;
 mod bench;
+mod bochs;
 mod boot;
 mod compare;
 mod console;
@@ -222,21 +223,32 @@ fn without_error<'a>(run: impl FnOnce(&mut Report) + Send + 'a) -> Groups<'a> {
     })
 }
 
-/// Groups that run at once.
+/// Groups that run at once, beside those that mostly wait.
 const LANES: usize = 2;
 
-/// Runs all of the groups, in this order, [`LANES`] at a time.
+/// Runs all of the groups `busy`, in this order, [`LANES`] at a time; and beside these, one after
+/// the other, those `waiting`, once the processors have no other work.
 ///
 /// # Errors
 /// The first one of theirs; those after it in the list may not have run.
-fn side_by_side_in(report: &mut Report, groups: Vec<Groups<'_>>) -> Result<()> {
-    let queue = Mutex::new(groups.into_iter());
-    let next = || queue.lock().ok()?.next();
+fn side_by_side_in(
+    report: &mut Report,
+    busy: Vec<Groups<'_>>,
+    waiting: Vec<Groups<'_>>,
+    is_free: &(dyn Fn() -> bool + Sync),
+) -> Result<()> {
+    let [busy, waiting] = [busy, waiting].map(|groups| Mutex::new(groups.into_iter()));
     let lanes = {
         let report = &*report;
-        side_by_side(&[(); LANES], |()| {
+        let mut queues = vec![&waiting];
+        queues.extend([&busy; LANES]);
+        side_by_side(&queues, |queue| {
             let mut own = report.beside();
             let mut outcome = Ok(());
+            let next = || queue.lock().ok()?.next();
+            while std::ptr::eq(*queue, &raw const waiting) && !is_free() {
+                thread::sleep(Duration::from_millis(100));
+            }
             while outcome.is_ok()
                 && let Some(group) = next()
             {
@@ -261,7 +273,7 @@ fn check_words(options: &options::Test) -> Result<()> {
     report::run(&mut report);
     let none = PathBuf::new;
     let bench = boot::Bench::with(none(), none(), none(), Accelerator::Tcg)?;
-    groups(&bench, &mut report, options)?;
+    groups(&bench, &mut report, options, &|| true)?;
     let names = report.names.unwrap_or_default();
     for word in &options.groups {
         let is_known = names.iter().any(|name| name.contains(word.as_str()));
@@ -327,7 +339,7 @@ pub fn test(options: &options::Test) -> Result<u8> {
     // The host's own tests beside the guests, which leave half of the processors idle.
     let mut beside = report.beside();
     let host = thread::spawn(move || host::run(&mut beside).map(|()| beside));
-    let guests = guests(&mut report, options);
+    let guests = guests(&mut report, options, &|| host.is_finished());
     let host = host
         .join()
         .map_err(|_| anyhow!("the thread of the host's tests panicked"))?;
@@ -339,18 +351,27 @@ pub fn test(options: &options::Test) -> Result<u8> {
 }
 
 /// Runs all but the tests of [`host`].
-fn guests(report: &mut Report, options: &options::Test) -> Result<()> {
+fn guests(
+    report: &mut Report,
+    options: &options::Test,
+    is_free: &(dyn Fn() -> bool + Sync),
+) -> Result<()> {
     report::run(report);
     let kernel = project::kernel(Profile::Checked)?;
     let fast_kernel = project::kernel(Profile::Release)?;
     let programs = project::guest_programs()?;
     let mut bench = boot::Bench::new(kernel, fast_kernel, programs)?;
     bench.iommu = options.iommu;
-    groups(&bench, report, options)
+    groups(&bench, report, options, is_free)
 }
 
-/// Runs the groups that boot guests.
-fn groups(bench: &boot::Bench, report: &mut Report, options: &options::Test) -> Result<()> {
+/// Runs the groups that boot guests; `is_free`: nothing else keeps the processors busy.
+fn groups(
+    bench: &boot::Bench,
+    report: &mut Report,
+    options: &options::Test,
+    is_free: &(dyn Fn() -> bool + Sync),
+) -> Result<()> {
     bench::run(bench, report);
     icount::run(bench, report, false);
     starts::run(bench, report);
@@ -365,7 +386,8 @@ fn groups(bench: &boot::Bench, report: &mut Report, options: &options::Test) -> 
     swap::run(bench, report);
     // Guests with one CPU, of which some wait for the host or for each other, beside those with
     // more, which do not need all of the host's processors all the time. The longest come first;
-    // the attacks on one CPU are reached while programs run on more.
+    // the attacks on one CPU are reached while programs run on more. Groups with a network or a
+    // terminal wait for the most part.
     if report.names.is_none() {
         bench.root()?;
     }
@@ -387,18 +409,23 @@ fn groups(bench: &boot::Bench, report: &mut Report, options: &options::Test) -> 
             without_error(|report| machines(report, &[1])),
             Box::new(|report| debian::run(bench, report, options)),
             without_error(|report| iommu::run(bench, report)),
-            without_error(|report| console::run(bench, report)),
+            without_error(|report| programs::variants(bench, report)),
+            without_error(|report| bochs::run(bench, report)),
+            without_error(|report| programs::random_calls(bench, report, options.seconds)),
             Box::new(|report| python::run(bench, report, long)),
             without_error(|report| programs::short_of_memory(bench, report)),
             Box::new(|report| strangers::run(bench, report)),
+        ],
+        vec![
+            without_error(|report| console::run(bench, report)),
             without_error(|report| network::run(bench, report)),
             without_error(|report| zero_copy::run(bench, report)),
             without_error(|report| netserver::run(bench, report, long)),
             without_error(|report| servers::run(bench, report)),
             without_error(|report| bad_link::run(bench, report, long)),
-            without_error(|report| programs::variants(bench, report, options.seconds)),
             without_error(|report| session::run(bench, report)),
         ],
+        is_free,
     )
 }
 

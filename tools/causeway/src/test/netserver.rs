@@ -20,12 +20,13 @@ pub fn run(bench: &Bench, report: &mut Report, is_long: bool) {
     for (cpus, mtu) in [(1, None), (2, Some(MTU))] {
         let packets = mtu.map_or("", |_| ", 16 KiB each");
         let name = format!("netserver: data between two guests, {cpus} CPUs{packets}");
-        report.run(&name, || carry(bench, cpus, mtu, SHORT));
+        if report.wants(&name) {
+            report.run(&name, || carry(bench, cpus, mtu, SHORT));
+        }
     }
-    if is_long {
-        report.run("netserver: 1 GiB between two guests", || {
-            carry(bench, 1, Some(MTU), LONG)
-        });
+    let name = "netserver: 1 GiB between two guests";
+    if is_long && report.wants(name) {
+        report.run(name, || carry(bench, 1, Some(MTU), LONG));
     }
 }
 

@@ -10,7 +10,7 @@ use crate::guest::Ending;
 pub const CPUS: [u32; 3] = [1, 2, 4];
 /// Kernels with mechanisms switched off or on (`docs/architecture.md`): a name, their options, and
 /// the tests that they run.
-const VARIANTS: [(&str, &str, &[&str]); 5] = [
+const VARIANTS: [(&str, &str, &[&str]); 6] = [
     ("old mappings", "ephemeral=uncached", PART),
     ("mitigations", "mitigations=full", WAYS),
     (
@@ -24,6 +24,7 @@ const VARIANTS: [(&str, &str, &[&str]); 5] = [
         PART,
     ),
     ("small pages only", "large=off", PART),
+    ("packets inside the machine", "loopback=ip", &["inet:"]),
 ];
 /// Those that the ways into the kernel and back, and the roots of programs, matter to.
 const WAYS: &[&str] = &[
@@ -87,9 +88,8 @@ pub fn short_of_memory(bench: &Bench, report: &mut Report) {
     }
 }
 
-/// Boots kernels and machines of other kinds and runs some of them; the program of random calls
-/// runs for `seconds`.
-pub fn variants(bench: &Bench, report: &mut Report, seconds: u64) {
+/// Boots kernels and machines of other kinds and runs some of them.
+pub fn variants(bench: &Bench, report: &mut Report) {
     for (name, options, tests) in VARIANTS {
         if report.wants(&format!("guest: test programs, {name}")) {
             boot(bench, report, name, 2, options, tests);
@@ -101,6 +101,10 @@ pub fn variants(bench: &Bench, report: &mut Report, seconds: u64) {
         let guest = guest.words(["-cpu", FAULTY_CPU]);
         finish(report, name, guest.cpus(2).timeout(240));
     }
+}
+
+/// Runs random calls for so many seconds on each of some machines.
+pub fn random_calls(bench: &Bench, report: &mut Report, seconds: u64) {
     for cpus in [2, 4] {
         if report.wants(&format!("guest: random calls, {cpus} CPUs")) {
             let words = ["/tests/random-calls", "--seconds", &seconds.to_string()];

@@ -20,6 +20,8 @@ which starts its libraries first.
 exec/fork-least          fork, exec, exit, wait
 exec/vfork-least         vfork, exec, exit, wait
 exec/spawn-least         posix_spawn, exit, wait
+exec/fork-shell          fork, exec of /bin/sh -c PROGRAM with that program, exit, wait: fork+sh of
+                         lmbench
 exec/fork-static         the same with the real program
 exec/vfork-static
 exec/spawn-static
@@ -29,6 +31,9 @@ exec/again-static        exec alone: the real program starts itself again",
 
 /// Starts of the real program in a batch: an emulated machine translates it anew each time.
 const STATIC_BATCH: u64 = 5;
+
+/// Possible paths of a shell.
+const SHELLS: [&str; 2] = ["/bin/sh", "/usr/bin/sh"];
 
 /// How a program is started.
 #[derive(Clone, Copy)]
@@ -56,6 +61,19 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
                 Ok(())
             })?;
         }
+    }
+    if let Some(shell) = SHELLS
+        .iter()
+        .find(|shell| fs::exists(shell).is_ok_and(|it| it))
+    {
+        let shell = CString::new(*shell).map_err(|_| "a path has a zero byte")?;
+        let words = [c"-c".into(), least.clone()];
+        bench.row("exec/fork-shell").batch(20).measure(|n| {
+            for _ in 0..n {
+                wait(start_with(Way::Fork, &shell, &words)?)?;
+            }
+            Ok(())
+        })?;
     }
     bench
         .row("exec/again-static")
@@ -85,19 +103,27 @@ pub fn again(times: Option<OsString>) -> i32 {
     let (Ok(own), Ok(word)) = (CString::new(own.into_vec()), count(less)) else {
         return 1;
     };
-    let _ = call!(execv(own.as_ptr(), arguments(&own, &[word]).as_ptr()));
+    let _ = call!(execv(
+        own.as_ptr(),
+        arguments(&own, &[NOTHING.into(), word]).as_ptr()
+    ));
     1
 }
 
-/// Returns the arguments of a started program: its path, [`NOTHING`], and these.
+/// Returns the arguments of a started program: its path, and these.
 fn arguments(program: &CString, words: &[CString]) -> Vec<*const libc::c_char> {
-    let first = [program.as_ptr(), NOTHING.as_ptr()];
     let rest = words.iter().map(|word| word.as_ptr());
-    first.into_iter().chain(rest).chain([ptr::null()]).collect()
+    let all = [program.as_ptr()].into_iter().chain(rest);
+    all.chain([ptr::null()]).collect()
 }
 
-/// Starts the program; returns its process id.
+/// Starts the program with the word [`NOTHING`] and these; returns its process id.
 fn start(way: Way, program: &CString, words: &[CString]) -> Result<libc::pid_t, Failure> {
+    start_with(way, program, &[&[NOTHING.into()], words].concat())
+}
+
+/// Starts the program with these words; returns its process id.
+fn start_with(way: Way, program: &CString, words: &[CString]) -> Result<libc::pid_t, Failure> {
     let arguments = arguments(program, words);
     let none = [ptr::null::<libc::c_char>()];
     let child = match way {

@@ -2,6 +2,8 @@
 //! throughput of one crossing (Figure 3), and the latency of rings of fbufs.
 
 mod crossing;
+#[cfg(feature = "iceoryx2")]
+mod iceoryx;
 mod udp;
 
 use std::time::{Duration, Instant};
@@ -43,7 +45,7 @@ One crossing, each message answered, for 4, 16, 64, 256 KiB and 1 MiB (SIZE); Mi
 The same as a time, for 64 B, 4 KiB, 64 KiB and 1 MiB, the answer by the same way; ns. With -2cpu
 the other program runs on another CPU:
   fbuf/latency-ring-SIZE, ...-call-SIZE (through the kernel), ...-memfd-SIZE, ...-pipe-SIZE,
-  ...-socket-SIZE
+  ...-socket-SIZE, ...-iceoryx2-SIZE (the crate iceoryx2, whose bytes both programs can write)
 
 UDP/IP by netserver (Figure 4), whose packets of PDU bytes (4, 16, 32 KiB) turn around below IP, for
 4 KiB to 1 MiB; MiB/s:
@@ -94,6 +96,9 @@ enum Way {
     /// Pages that are lent.
     Lent,
     Line(Line),
+    /// Middleware in shared memory.
+    #[cfg(feature = "iceoryx2")]
+    Samples,
 }
 
 const fn mode(is_uncached: bool, is_secured: bool) -> Way {
@@ -117,12 +122,14 @@ const WAYS: [(&str, Way); 9] = [
 ];
 
 /// Ways whose latency is measured.
-const LATENCY_WAYS: [(&str, Way); 5] = [
+const LATENCY_WAYS: &[(&str, Way)] = &[
     ("ring", Way::Ring(Backend::Device)),
     ("call", Way::Call),
     ("memfd", Way::Ring(Backend::Memfd)),
     ("pipe", Way::Line(Line::Pipe)),
     ("socket", Way::Line(Line::Unix(libc::SOCK_STREAM))),
+    #[cfg(feature = "iceoryx2")]
+    ("iceoryx2", Way::Samples),
 ];
 
 /// A started way, for messages of one size, each of which is answered.
@@ -144,6 +151,8 @@ impl Way {
             Way::Call => Box::new(Calls::start(size, cpu)?),
             Way::Ring(backend) => Box::new(ThroughRing::start(backend, size, cpu)?),
             Way::Lent => Box::new(Lent::start(size)?),
+            #[cfg(feature = "iceoryx2")]
+            Way::Samples => Box::new(iceoryx::BySamples::start(size, cpu)?),
             Way::Line(line) => {
                 let shape = Shape {
                     // Each message is answered, so that both sizes have the same switches.
@@ -175,7 +184,7 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
     }
     udp(bench)?;
     for (cpu, suffix) in [(0, ""), (1, "-2cpu")] {
-        for (name, way) in LATENCY_WAYS {
+        for &(name, way) in LATENCY_WAYS {
             for size in LATENCY_SIZES {
                 let row = format!("fbuf/latency-{name}-{}{suffix}", size_name(size));
                 let row = bench.row(row).cpus(cpu + 1);

@@ -387,7 +387,9 @@ fn idle(meter: &mut Meter, peer: SocketAddr, many: u64) -> Result<(), Failure> {
     let mut hold = |count: u64| -> Result<f64, Failure> {
         orders.give(&format!("hold {PORT} {count}"))?;
         for _ in 0..count {
-            held.push(listener.accept()?.0);
+            let mut stream = listener.accept()?.0;
+            stream.write_all(b"x")?;
+            held.push(stream);
         }
         orders.done()?;
         Ok(memory::amount("MemFree")? as f64)

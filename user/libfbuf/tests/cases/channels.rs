@@ -93,11 +93,12 @@ pub fn order(backend: Backend) {
     wait(child);
 }
 
-/// Each waits for the other.
-pub fn futex(backend: Backend) {
+/// Each waits for the other, and wakes it by the same call.
+pub fn calls(backend: Backend) {
     let (_domain, path, mut channel, child) = with_peer(backend, |_, path, mut channel| {
-        while let Some(message) = channel.receive().expect("a message") {
-            channel.send(&path.forward(&message)).expect("a send");
+        let mut request = channel.receive();
+        while let Some(message) = request.expect("a message") {
+            request = channel.answer(&path.forward(&message));
         }
     });
     for number in 0..2000u64 {
@@ -123,7 +124,7 @@ fn await_ready(channel: &mut Channel) {
     assert_eq!(unsafe { libc::poll(&raw mut entry, 1, -1) }, 1);
 }
 
-/// As [`futex`], by `poll`.
+/// As [`calls`], by `poll`.
 pub fn poll(backend: Backend) {
     let polled = |channel: &mut Channel| loop {
         match channel.try_receive() {

@@ -10,8 +10,8 @@ use super::{Draws, error_of, fork_with_socket, start, wait};
 
 /// Words of a ring, as `src/ring.rs` has them, and its slots.
 const SENT: usize = 16;
-const MESSAGES: usize = 32;
-const SLOTS: usize = 256;
+pub(super) const MESSAGES: usize = 32;
+pub(super) const SLOTS: usize = 256;
 const RING: usize = 4 * PAGE;
 
 /// Sends an offer of a ring: three words, with a descriptor.
@@ -45,6 +45,37 @@ fn magic() -> u64 {
     u64::from_le_bytes(*b"fbufring")
 }
 
+/// Offers a ring at an address.
+pub(super) fn offer_at(socket: &UnixStream, address: u64, path: &Path) {
+    offer(socket, [magic(), address, SLOTS as u64], path);
+}
+
+/// A ring whose words are written as the peer likes.
+pub(super) struct Ring {
+    fbuf: Fbuf,
+    sent: usize,
+}
+
+impl Ring {
+    /// Makes a ring.
+    pub(super) fn new(path: &Path) -> Ring {
+        let mut fbuf = path.allocate(RING).expect("memory");
+        fbuf.fill(0);
+        Ring { fbuf, sent: 0 }
+    }
+
+    pub(super) fn offer(&self, socket: &UnixStream, path: &Path) {
+        offer_at(socket, self.fbuf.as_ptr().addr() as u64, path);
+    }
+
+    /// Sends a message with this root, and wakes nobody.
+    pub(super) fn send(&mut self, root: u64) {
+        set(&mut self.fbuf, MESSAGES / 2 + 2 * self.sent, root);
+        self.sent += 1;
+        set(&mut self.fbuf, SENT / 2, self.sent as u64);
+    }
+}
+
 /// The words of an fbuf.
 fn set(fbuf: &mut Fbuf, word: usize, value: u64) {
     fbuf[8 * word..8 * word + 8].copy_from_slice(&value.to_le_bytes());
@@ -70,15 +101,9 @@ fn received_as(backend: Backend, nodes: &[[u64; 4]]) -> (i32, u64) {
                 set(&mut data, 4 * index + word, value);
             }
         }
-        let mut ring = path.allocate(RING).expect("memory");
-        ring.fill(0);
-        set(&mut ring, MESSAGES / 2, at);
-        set(&mut ring, SENT / 2, 1);
-        offer(
-            &there,
-            [magic(), ring.as_ptr().addr() as u64, SLOTS as u64],
-            &path,
-        );
+        let mut ring = Ring::new(&path);
+        ring.send(at);
+        ring.offer(&there, &path);
         // Until the other end is closed.
         let mut socket = &there;
         let _ = socket.read_to_end(&mut Vec::new());
@@ -143,7 +168,11 @@ pub fn graphs(backend: Backend) {
             vec![[2, 0, u64::MAX - 31, HERE]],
             (libc::EFAULT, 0),
         ),
-        ("no chunk", vec![[2, 0, end - 64, end - 64]], (0, 0)),
+        (
+            "no chunk",
+            vec![[2, 0, end - 64, end - 64]],
+            (libc::EFAULT, 0),
+        ),
         ("itself", vec![pair(0, 0)], (libc::ELOOP, 0)),
         (
             "a circle",
@@ -280,19 +309,25 @@ pub fn offers(backend: Backend) {
     assert!(Channel::connect(&domain, &path, here.into()).is_err());
 }
 
-/// A ring where there is no chunk: threads cannot sleep there, and nothing comes.
+/// A ring in a chunk that the peer gives back: nothing comes.
 pub fn no_ring(backend: Backend) {
     let (here, child) = fork_with_socket(|there| {
         let (_domain, path) = start(backend);
-        let end = (REGION_START + REGION_SIZE - RING) as u64;
-        offer(&there, [magic(), end, SLOTS as u64], &path);
-        // The other's offer, and then its doorbell.
+        let ring = Ring::new(&path);
+        ring.offer(&there, &path);
+        // The other's offer, and its word that it has taken this one.
         let mut bytes = [0; 25];
         (&there).read_exact(&mut bytes).expect("an offer");
+        drop(ring);
+        path.trim();
+        (&there).write_all(b"d").expect("a byte");
+        (&there).read_exact(&mut bytes[..1]).expect("a doorbell");
     });
     let doorbell = here.try_clone().expect("a descriptor");
     let (domain, path) = start(backend);
     let mut channel = Channel::connect(&domain, &path, here.into()).expect("a channel");
+    (&doorbell).write_all(b"d").expect("a byte");
+    (&doorbell).read_exact(&mut [0]).expect("it is done");
     channel.send(&path.copy(b"text").unwrap()).expect("a send");
     assert_eq!(error_of(channel.try_receive()), libc::EAGAIN);
     (&doorbell).write_all(b"d").expect("a byte");

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
-use libfbuf::{Aggregate, Backend, CHUNK, Channel, Contents, Domain, Member, Mode, PAGE, Path};
+use libfbuf::{Aggregate, Backend, CHUNK, Channel, Contents, Domain, Member, Mode, PAGE, Path, To};
 
 use super::aggregates::step;
 use super::{Draws, fork, fork_with_socket, status_of, wait};
@@ -72,7 +72,7 @@ pub fn each_mode(backend: Backend) {
         let mut pool = Vec::new();
         for _ in 0..150 {
             let (aggregate, model) = step(&path, &pool, &mut draws);
-            path.send(0, &aggregate).expect("a send");
+            path.send(To::All, &aggregate).expect("a send");
             let mut len = [0; 8];
             line.read_exact(&mut len).expect("a length");
             let mut bytes = vec![0; u64::from_le_bytes(len) as usize];
@@ -112,10 +112,10 @@ pub fn sent_again(backend: Backend) {
         });
         let all = path.copy(b"first second").expect("memory");
         let (first, second) = all.split(6).expect("nodes");
-        path.send(0, &first).expect("a send");
+        path.send(To::All, &first).expect("a send");
         line.write_all(b"r").expect("a byte");
         line.read_exact(&mut [0]).expect("the first is free");
-        path.send(0, &second).expect("a send");
+        path.send(To::All, &second).expect("a send");
         drop((all, first, second));
         path.collect().expect("notices");
         let mut others = Vec::new();
@@ -149,7 +149,7 @@ pub fn secured(backend: Backend) {
         line.read_exact(&mut [0]).expect("a byte");
     });
     let message = path.copy(b"text").expect("memory");
-    path.send(0, &message).expect("a send");
+    path.send(To::All, &message).expect("a send");
     let address = message.fragments().next().expect("bytes").address();
     let to = std::ptr::with_exposed_provenance_mut::<u8>(address);
     // A handler goes on without the write.
@@ -195,7 +195,7 @@ pub fn secures(backend: Backend) {
         assert_eq!(first.bytes(), Some(&b"text"[..]));
     });
     let message = path.copy(b"text").expect("memory");
-    path.send(0, &message).expect("a send");
+    path.send(To::All, &message).expect("a send");
     line.read_exact(&mut [0]).expect("a byte");
     let address = message.fragments().next().expect("bytes").address();
     let is_refused = is_write_refused(address);
@@ -229,13 +229,13 @@ pub fn sent_on(backend: Backend) {
             });
             let message = member.receive().expect("a message").expect("no end");
             let all = second.forward(message.contents()).prepend(b"header ");
-            second.send(0, &all.expect("memory")).expect("a send");
+            second.send(To::All, &all.expect("memory")).expect("a send");
             drop(message);
             end.write_all(b"g").expect("a byte");
             wait(last);
             line.write_all(b"d").expect("a byte");
         });
-        path.send(0, &path.copy(b"data").expect("memory"))
+        path.send(To::All, &path.copy(b"data").expect("memory"))
             .expect("a send");
         line.read_exact(&mut [0]).expect("a byte");
         wait(middle);
@@ -257,8 +257,8 @@ pub fn sent_twice(backend: Backend) {
         line.read_exact(&mut [0]).expect("a byte");
     });
     let message = path.copy(b"text").expect("memory");
-    path.send(0, &message).expect("a send");
-    path.send(0, &message).expect("a send");
+    path.send(To::All, &message).expect("a send");
+    path.send(To::All, &message).expect("a send");
     let address = message.fragments().next().expect("bytes").address();
     drop(message);
     line.read_exact(&mut [0]).expect("a byte");
@@ -288,7 +288,7 @@ pub fn receiver_killed(backend: Backend) {
         for _ in 0..2 {
             let fbuf = path.allocate(CHUNK / 4).expect("memory");
             let message = Aggregate::new(fbuf, CHUNK / 4).expect("a node");
-            path.send(0, &message).expect("a send");
+            path.send(To::All, &message).expect("a send");
         }
         line.write_all(b"g").expect("a byte");
         assert_eq!(status_of(child), libc::SIGKILL);
@@ -306,7 +306,7 @@ pub fn originator_ends(backend: Backend) {
         libfbuf::send_path(there.as_fd(), &path).expect("a descriptor");
         there.read_exact(&mut [0]).expect("a byte");
         for text in ["one", "two"] {
-            path.send(0, &path.copy(text.as_bytes()).unwrap())
+            path.send(To::All, &path.copy(text.as_bytes()).unwrap())
                 .expect("a send");
         }
         // SAFETY: ends this process.
@@ -336,7 +336,7 @@ pub fn called(backend: Backend) {
             while let Some(request) = member.receive().expect("a message") {
                 let bytes = request.contents().to_vec(MOST).expect("bytes");
                 drop(request);
-                own.send(0, &own.copy(&bytes).expect("memory"))
+                own.send(To::All, &own.copy(&bytes).expect("memory"))
                     .expect("a send");
             }
         });
@@ -348,7 +348,7 @@ pub fn called(backend: Backend) {
             let len = draws.below(20_000);
             let bytes = draws.bytes(len);
             let request = path.copy(&bytes).expect("memory");
-            let answer = path.call(0, &request, &answers).expect("an answer");
+            let answer = path.call(To::All, &request, &answers).expect("an answer");
             let answer = answer.expect("no end").contents().to_vec(MOST);
             assert_eq!(answer.expect("bytes"), bytes, "{mode:?}");
         }
@@ -370,7 +370,7 @@ pub fn trimmed(backend: Backend) {
         let kept = path.copy(b"kept").expect("memory");
         let mut fbuf = path.allocate(8 * PAGE).expect("memory");
         fbuf.fill(1);
-        path.send(0, &Aggregate::new(fbuf, 8 * PAGE).expect("a node"))
+        path.send(To::All, &Aggregate::new(fbuf, 8 * PAGE).expect("a node"))
             .expect("a send");
         (&line).read_exact(&mut [0]).expect("a byte");
         path.collect().expect("notices");
@@ -412,7 +412,7 @@ pub fn dropped_in_child(backend: Backend) {
     });
     here.read_exact(&mut [0]).expect("an attached child");
     let path = parents.take().expect("a path");
-    let sent = path.send(0, &path.copy(b"text").expect("memory"));
+    let sent = path.send(To::All, &path.copy(b"text").expect("memory"));
     wait(child);
     sent.expect("a send");
 }

@@ -3,6 +3,8 @@
 
 mod aggregates;
 mod channels;
+mod crashes;
+mod deputy;
 mod hostile;
 mod kernel;
 mod processes;
@@ -28,13 +30,17 @@ pub const ALL: &[Case] = &[
         channels::random,
     ),
     ("libfbuf: messages freed in any order", channels::order),
-    ("libfbuf: waiting by futex", channels::futex),
+    ("libfbuf: calls and answers", channels::calls),
     ("libfbuf: waiting by poll", channels::poll),
     ("libfbuf: the peer closes", channels::closed),
     ("libfbuf: the peer is killed", channels::killed),
     (
         "libfbuf: the peer is killed while a send waits",
         channels::killed_full,
+    ),
+    (
+        "libfbuf: the peer is killed after each store",
+        crashes::each_store,
     ),
     (
         "libfbuf: two channels of the same paths",
@@ -51,6 +57,12 @@ pub const ALL: &[Case] = &[
     ("libfbuf: hostile random rings", hostile::rings),
     ("libfbuf: hostile offers", hostile::offers),
     ("libfbuf: a ring where there is no chunk", hostile::no_ring),
+    ("libfbuf: hostile names of others' memory", deputy::names),
+    (
+        "libfbuf: hostile memory that is given back",
+        deputy::gives_back,
+    ),
+    ("libfbuf: hostile ring of another", deputy::ring_of_another),
 ];
 
 /// Messages through the kernel, by the device only.

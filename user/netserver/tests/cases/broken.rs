@@ -4,7 +4,7 @@ use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
-use libfbuf::{Backend, Channel, Domain, Mode, Path, receive_descriptor, send_descriptor};
+use libfbuf::{Backend, Channel, Domain, Mode, Path, To, receive_descriptor, send_descriptor};
 use netserver::{Limits, UdpSocket, protocol};
 
 use super::serving::{Served, address, bytes_of, fork_ready};
@@ -136,7 +136,7 @@ fn attack(backend: Backend, served: &Served, round: u8) -> std::io::Result<()> {
             let (path, socket) = (path.clone(), socket);
             Box::new(move |it| {
                 let _ = &socket;
-                path.send(0, it).map(drop)
+                path.send(To::All, it).map(drop)
             })
         }
     };

@@ -132,21 +132,23 @@ fn sleepers() -> Outcome {
             // SAFETY: the word is the path's.
             let word = unsafe { AtomicU32::from_ptr(chunk.cast()) };
             word.store(1, SeqCst);
-            futex_wake(word);
+            path.ring(chunk)?;
             theirs.hear()?;
             sleep_forever()
         })?;
         child(|| {
             let path = super::take_path(&back)?;
             path.join()?;
-            let word = START as *const u8;
-            let word = (0..).map(|i| word.wrapping_add(i * CHUNK));
-            // Whose chunk it is: the path's only one.
-            let mut chunks = word.take(64).map(|word| (word, path.wait(word, 7)));
-            let word = chunks.find(|(_, answer)| *answer == Err(EAGAIN));
-            let word = word.ok_or("no chunk")?.0;
+            // The only chunk that it can read.
+            let mut chunks = (0..64).map(|i| START + i * CHUNK);
+            let chunk = chunks.find(|it| path.whose(*it).is_ok());
+            let word = chunk.ok_or("no chunk")? as *const u8;
+            equal!(path.wait(word, 7), Err(EAGAIN));
             equal!(path.wait(word.wrapping_add(2), 7), Err(EINVAL));
             equal!(path.wait((&raw const mode).cast(), 7), Err(EFAULT));
+            equal!(path.ring(word.wrapping_add(2)), Err(EINVAL));
+            equal!(path.ring((&raw const mode).cast()), Err(EFAULT));
+            equal!(path.pass(&path, word, word, 7), Err(EAGAIN));
             let own = call!(getpid());
             let helper = spawn(|| {
                 await_sleep(own)?;
@@ -162,7 +164,7 @@ fn sleepers() -> Outcome {
                 equal!(kill_by_id(victim), Ok(()));
                 Ok(())
             })?;
-            equal!(path.wait(word, 1), Err(EPIPE));
+            equal!(path.pass(&path, word, word, 1), Err(EPIPE));
             wait_ok(killer)?;
             equal!(path.wait(word, 1), Err(EPIPE));
             Ok(())

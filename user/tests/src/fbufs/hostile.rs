@@ -96,8 +96,8 @@ impl Path {
     }
 }
 
-/// Chunks go from one path to another without what was in them, also while the first one's
-/// receiver keeps what it has.
+/// Addresses of a chunk that goes back stay their path's as long as it or a receiver is there, and
+/// go to another path then, each time without what was in the chunk.
 fn recycled() -> Outcome {
     for mode in ALL_MODES {
         let first = Path::new(mode)?;
@@ -109,11 +109,7 @@ fn recycled() -> Outcome {
             path.free(message.id)?;
             line.tell()?;
             line.hear()?;
-            // The next path's.
-            ensure!(
-                is_filled(chunk, PAGE + LEN, 0),
-                "it reads another path's memory"
-            );
+            ensure!(is_filled(chunk, PAGE + LEN, 0), "it reads other memory");
             line.tell()
         })?;
         first.send(chunk)?;
@@ -121,16 +117,26 @@ fn recycled() -> Outcome {
         first.shrink(chunk)?;
         child(|| {
             let second = Path::new(mode)?;
+            let other = second.grow(1)?;
+            ensure!(other != chunk, "another path has its addresses");
+            fill(other, PAGE + LEN, 5);
+            receiver.line.tell()?;
+            receiver.line.hear()
+        })?;
+        receiver.end()?;
+        equal!(first.grow(1)?, chunk);
+        ensure!(is_filled(chunk, CHUNK, 0), "earlier bytes are left");
+        fill(chunk, PAGE, 6);
+        first.leave()?;
+        child(|| {
+            let second = Path::new(mode)?;
             equal!(second.grow(1)?, chunk);
             ensure!(
                 is_filled(chunk, CHUNK, 0),
                 "an earlier path's bytes are left"
             );
-            fill(chunk, PAGE + LEN, 5);
-            receiver.line.tell()?;
-            receiver.line.hear()
+            Ok(())
         })?;
-        receiver.end()?;
     }
     Ok(())
 }

@@ -15,8 +15,12 @@ const SECURE: u32 = 0x17;
 const CALL: u32 = 0x18;
 const LEAVE: u32 = 0x19;
 const IDLE: u32 = 0x1a;
+const RANGES: u32 = 0x1b;
 const WAIT: u32 = 0x1c;
 const TAKE: u32 = 0x1d;
+const WHOSE: u32 = 0x22;
+const PASS: u32 = 0x23;
+const RING: u32 = 0x24;
 
 /// Modes of paths.
 pub const CACHED: u64 = 0;
@@ -137,6 +141,19 @@ impl Path {
         Ok(pairs)
     }
 
+    /// The first `most` ranges of a message's pages, and how many there are.
+    pub fn ranges(&self, id: u64, most: usize) -> Answer<(u64, Vec<[usize; 2]>)> {
+        let mut pairs = vec![[0; 2]; most];
+        let count = self.ranges_at(id, pairs.as_mut_ptr() as u64, most)?;
+        pairs.truncate(count as usize);
+        Ok((count, pairs))
+    }
+
+    /// As `ranges`, put at an address.
+    pub fn ranges_at(&self, id: u64, at: u64, most: usize) -> Answer<u64> {
+        Ok(request(self, RANGES, &[id, at, most as u64])?.1[0])
+    }
+
     pub fn secure(&self, start: usize, len: usize) -> Answer<()> {
         request(self, SECURE, &[start as u64, len as u64]).map(drop)
     }
@@ -161,6 +178,28 @@ impl Path {
     /// Sleeps while the word has this value and the originator is there.
     pub fn wait(&self, word: *const u8, value: u32) -> Answer<()> {
         request(self, WAIT, &[word as u64, value.into()]).map(drop)
+    }
+
+    /// Wakes those that wait for a word.
+    pub fn ring(&self, word: *const u8) -> Answer<()> {
+        request(self, RING, &[word as u64]).map(drop)
+    }
+
+    /// Rings for a word of another path, and waits.
+    pub fn pass(&self, other: &Path, rung: *const u8, word: *const u8, value: u32) -> Answer<()> {
+        let words = [
+            other.as_raw_fd() as u64,
+            rung as u64,
+            word as u64,
+            value.into(),
+        ];
+        request(self, PASS, &words).map(drop)
+    }
+
+    /// Returns the addresses and the number of the path that has this one.
+    pub fn whose(&self, address: usize) -> Answer<[u64; 4]> {
+        let (_, words) = request(self, WHOSE, &[address as u64])?;
+        Ok([words[0], words[1], words[2], words[3]])
     }
 
     pub fn leave(&self) -> Answer<()> {

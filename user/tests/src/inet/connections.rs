@@ -10,6 +10,7 @@ pub const TESTS: &[Test] = &[
     ("inet: refusals and resets", resets),
     ("inet: connecting without waiting", nonblocking),
     ("inet: sending nothing where nothing can be sent", nothing),
+    ("inet: a close that lingers", lingering),
 ];
 
 fn connection() -> Outcome {
@@ -82,6 +83,53 @@ fn nothing() -> Outcome {
     }
     let sent = udp.send(&[0; 65_508]).map_err(|why| why.raw_os_error());
     equal!(sent, Err(Some(EMSGSIZE)));
+    Ok(())
+}
+
+/// With `SO_LINGER` the last close waits until the peer has all, or until the time is over. Where
+/// no packets are needed, the peer has all at once.
+fn lingering() -> Outcome {
+    const TIME: Duration = Duration::from_secs(1);
+    let has_packets = read_text("/proc/cmdline")?.contains("loopback=ip");
+    let full = |seconds: i32| -> Result<(TcpStream, TcpStream, usize)> {
+        let (mut client, server) = pair()?;
+        let time = linger {
+            l_onoff: 1,
+            l_linger: seconds,
+        };
+        set_option(&client, SOL_SOCKET, SO_LINGER, time)?;
+        client.set_nonblocking(true)?;
+        let mut sent = 0;
+        while let Ok(n) = client.write(&[7; 65_536]) {
+            sent += n;
+        }
+        Ok((client, server, sent))
+    };
+    let all_of = |mut server: TcpStream| {
+        let mut all = Vec::new();
+        server.read_to_end(&mut all).map(|_| all.len())
+    };
+    let (client, server, sent) = full(TIME.as_secs() as i32)?;
+    // Another descriptor keeps it open.
+    drop(client.try_clone()?);
+    let begin = Instant::now();
+    drop(client);
+    ensure!(!has_packets || begin.elapsed() >= TIME, "it did not wait");
+    equal!(all_of(server)?, sent);
+    let (client, server, sent) = full(100)?;
+    let reader = thread::spawn(move || all_of(server));
+    let begin = Instant::now();
+    drop(client);
+    ensure!(begin.elapsed() < 50 * TIME, "it waited for nothing");
+    equal!(reader.join().unwrap()?, sent);
+    // The end of a process waits for nothing.
+    let begin = Instant::now();
+    child(|| {
+        let (client, server, _) = full(100)?;
+        std::mem::forget((client, server));
+        Ok(())
+    })?;
+    ensure!(begin.elapsed() < 50 * TIME, "the end of a process waited");
     Ok(())
 }
 

@@ -186,12 +186,12 @@ fn groups() -> Outcome {
     udp.join_multicast_v4(&group, &Ipv4Addr::from(OWN))?;
     let report = await_frame(&frames, |frame| frame[12..14] == [8, 0] && frame[23] == 2)?;
     ensure!(
-        report[..6] == [1, 0, 0x5e, 1, 2, 3],
+        report[..6] == [1, 0, 0x5e, 0, 0, 22],
         "to {:x?}",
         &report[..6]
     );
     ensure!(
-        report[38] == 0x16 && report[42..46] == group.octets(),
+        report[38] == 0x22 && report[46] == 4 && report[50..54] == group.octets(),
         "{report:x?}"
     );
     ensure!(
@@ -213,7 +213,9 @@ fn groups() -> Outcome {
     let (n, from) = udp.recv_from(&mut buffer)?;
     equal!((&buffer[..n], from.port()), (&b"group"[..], 0x1e61));
     udp.leave_multicast_v4(&group, &Ipv4Addr::from(OWN))?;
-    await_frame(&frames, |frame| frame[23] == 2 && frame[38] == 0x17)?;
+    await_frame(&frames, |frame| {
+        frame[23] == 2 && frame[38] == 0x22 && frame[46] == 3
+    })?;
     // To a group, by an interface.
     let out = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     set_option(&out, IPPROTO_IP, IP_MULTICAST_IF, u32::from_ne_bytes(OWN))?;

@@ -10,14 +10,18 @@ use crate::mem::frame::cache::Stack;
 
 /// Levels of page tables.
 pub const LEVELS: usize = 4;
-/// Page tables of one level that a CPU keeps: a small process has one to four of each.
-pub(super) const OWN: usize = 8;
-/// Tables that a CPU moves to or from a pool at once.
-pub(super) const MOVED: usize = OWN / 2;
+/// Page tables that a CPU keeps, by level from 1: what a shell's fork and the exec after it give
+/// back and take again, so that neither asks the pool. At most 104 frames.
+pub(in crate::mem::frame) const OWN: [usize; LEVELS] = [32, 16, 12, 12];
+const MOST_OWN: usize = OWN[0];
+/// Tables of a level that a CPU moves to or from a pool at once.
+pub(super) const fn moved(level: usize) -> usize {
+    OWN[level - 1] / 2
+}
 
 /// What one CPU has; only the CPU itself changes it.
 pub(super) struct OwnTables {
-    pub stacks: [Stack<OWN>; LEVELS],
+    pub stacks: [Stack<MOST_OWN>; LEVELS],
     /// Tables taken, and given, so far.
     pub taken: [AtomicU64; LEVELS],
     pub given: [AtomicU64; LEVELS],
@@ -129,8 +133,8 @@ pub(super) unsafe fn start() {
 
 /// Takes a table out of the pool, and a few for the CPU's own.
 #[cold]
-pub(super) fn take_pooled(level: usize, own: Option<&Stack<OWN>>) -> Option<u32> {
-    let level = &TABLES[level - 1];
+pub(super) fn take_pooled(of: usize, own: Option<&Stack<MOST_OWN>>) -> Option<u32> {
+    let level = &TABLES[of - 1];
     // Looking first costs nothing and the lock is not touched while there is nothing to get.
     if level.len.load(Ordering::Relaxed) == 0 {
         return None;
@@ -138,8 +142,8 @@ pub(super) fn take_pooled(level: usize, own: Option<&Stack<OWN>>) -> Option<u32>
     let mut pool = level.pool.lock_irq();
     let first = pool.pop()?;
     if let Some(own) = own {
-        let mut more = [0; MOVED - 1];
-        let taken = more.iter_mut().map_while(|to| {
+        let mut more = [0; MOST_OWN / 2];
+        let taken = more[..moved(of) - 1].iter_mut().map_while(|to| {
             *to = pool.pop()?;
             Some(())
         });

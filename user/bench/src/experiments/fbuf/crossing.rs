@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 use libcauseway::{Causeway, Passing, Receiver};
-use libfbuf::{Aggregate, Backend, Channel, Contents, Domain, Fragment, Member, Mode, Path};
+use libfbuf::{Aggregate, Backend, Channel, Contents, Domain, Fragment, Member, Mode, Path, To};
 
 use super::Crossing;
 use crate::Failure;
@@ -98,7 +98,7 @@ impl Crossing for ThroughKernel {
         let (path, answers, number) = (&self.path, &self.answers, &mut self.number);
         self.peer.with(RECEIVE, count, || {
             for _ in 0..count {
-                path.send(0, &message(path, self.size, *number)?)?;
+                path.send(To::All, &message(path, self.size, *number)?)?;
                 *number += 1;
                 read_whole(answers, &mut [0])?;
             }
@@ -140,7 +140,7 @@ impl Calls {
                 check(message.contents().fragments(), number)?;
                 drop(message);
                 number += 1;
-                path.send(0, answer)?;
+                path.send(To::All, answer)?;
             }
             Ok(())
         })?;
@@ -167,7 +167,7 @@ impl Crossing for Calls {
             for _ in 0..count {
                 let message = message(path, self.size, *number)?;
                 *number += 1;
-                let answer = path.call(0, &message, answers)?;
+                let answer = path.call(To::All, &message, answers)?;
                 answer.ok_or(io::ErrorKind::UnexpectedEof)?;
             }
             Ok(())
@@ -208,12 +208,19 @@ impl ThroughRing {
             let Some((answer, channel)) = &mut side else {
                 return Ok(());
             };
-            for _ in 0..order.count {
-                let message = channel.receive()?.ok_or(io::ErrorKind::UnexpectedEof)?;
+            let mut request = match order.count {
+                0 => return Ok(()),
+                _ => channel.receive()?,
+            };
+            for left in (0..order.count).rev() {
+                let message = request.ok_or(io::ErrorKind::UnexpectedEof)?;
                 check(message.fragments(), number)?;
                 drop(message);
                 number += 1;
-                channel.send(answer)?;
+                request = match left {
+                    0 => return channel.send(answer),
+                    _ => channel.answer(answer)?,
+                };
             }
             Ok(())
         };

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::process;
 use std::time::Instant;
 
-use libfbuf::{Aggregate, Backend, Channel, Contents, Domain, Member, Mode, Path};
+use libfbuf::{Aggregate, Backend, Channel, Contents, Domain, Member, Mode, Path, To};
 use netserver::{Config, Limits, Link, Options, Server, Stack, UdpSocket};
 
 use super::Crossing;
@@ -253,7 +253,7 @@ impl Crossing for TwoDomains {
                 let body = turn_around(stack, path, message(path, size, *number)?)?;
                 match line {
                     Line::Ring(channel) => channel.send(&body)?,
-                    Line::Kernel => path.send(0, &body).map(drop)?,
+                    Line::Kernel => path.send(To::All, &body).map(drop)?,
                 }
                 *number += 1;
                 if left % window(size) == 0 {

@@ -1,0 +1,132 @@
+//! Guests in Bochs, which emulates what QEMU's software emulation does not: address-space tags
+//! (PCID).
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::Report;
+use super::boot::Bench;
+use crate::console::Console;
+use crate::image;
+use crate::root::Root;
+
+/// A processor with tags and `INVPCID`. It has Meltdown, for which tags are off unless the kernel
+/// is told that programs are trusted.
+const MODEL: &str = "corei7_haswell_4770";
+/// What the guest may take; it takes a quarter of that.
+const TIMEOUT: Duration = Duration::from_secs(240);
+
+/// Tests that switch, fork and change mappings.
+const TESTS: &str = "'memory: copy on write' 'memory: random maps' \
+     'shootdowns' 'threads: many at once' 'threads: futex between' 'processes: fork with large' \
+     'movement: a pipe, memory that changes' 'causeway: children share'";
+
+/// Runs the group.
+pub fn run(bench: &Bench, report: &mut Report) {
+    if report.wants("bochs: address-space tags, 2 CPUs") {
+        report.run("bochs: programs, address-space tags, 2 CPUs", || {
+            programs(bench)
+        });
+    }
+}
+
+/// Test programs pass, and spaces that are loaded again have their translations.
+fn programs(bench: &Bench) -> Result<()> {
+    let script = format!(
+        "/tests/guest-tests {TESTS} && grep space_switches /proc/causeway/counters && echo passed"
+    );
+    let text = boot(bench, 2, &["mitigations=off"], &script)?;
+    let counter = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().parse::<u64>().ok()
+    };
+    ensure!(text.lines().any(|line| line == "passed"), "{text}");
+    let counts = counter("space_switches ").zip(counter("space_switches_kept "));
+    let (all, kept) = counts.with_context(|| format!("no counters: {text}"))?;
+    ensure!(kept * 10 > all, "{kept} of {all} spaces were kept");
+    Ok(())
+}
+
+/// Boots a guest that runs a line of the shell; returns what it printed.
+fn boot(bench: &Bench, cpus: u32, options: &[&str], script: &str) -> Result<String> {
+    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let path = |name: &str| folder.path().join(name);
+    let options: Vec<String> = options.iter().map(ToString::to_string).collect();
+    let command = ["/bin/sh", "-c", script].map(String::from);
+    let line = Console::person().command_line(&options, &command);
+    let mut root = Root::busybox()?;
+    root.directory("tests", 0o755);
+    root.host_file("tests/guest-tests", &bench.program("guest-tests"), 0o755)?;
+    root.write(&path("root.cpio"))?;
+    image::make(
+        &bench.checked,
+        &path("root.cpio"),
+        &line,
+        &path("guest.iso"),
+    )?;
+    fs::write(path("bochsrc"), machine(folder.path(), cpus)?)?;
+    // Its debugger waits for a command at the start.
+    fs::write(path("commands"), "continue\n")?;
+    let mut bochs = Command::new("bochs")
+        .args(["-q", "-f", "bochsrc", "-rc", "commands"])
+        .current_dir(folder.path())
+        .stdin(Stdio::null())
+        .stdout(fs::File::create(path("output"))?)
+        .stderr(Stdio::null())
+        .spawn()
+        .context("cannot run bochs: install Debian's packages bochs, bochsbios and vgabios")?;
+    let end = Instant::now() + TIMEOUT;
+    let text = || fs::read(path("console")).map(|it| String::from_utf8_lossy(&it).into_owned());
+    while bochs.try_wait()?.is_none() {
+        if Instant::now() > end {
+            bochs.kill()?;
+            bochs.wait()?;
+            bail!("no end; {}", text().unwrap_or_default());
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    text().with_context(|| {
+        let log = fs::read_to_string(path("log")).unwrap_or_default();
+        format!("the guest printed nothing; Bochs: {log}")
+    })
+}
+
+/// Bochs's description of the machine. Its screen is served to nobody.
+fn machine(folder: &Path, cpus: u32) -> Result<String> {
+    let file = |name: &str| folder.join(name);
+    let mut text = String::new();
+    writeln!(text, "romimage: file=/usr/share/bochs/BIOS-bochs-latest")?;
+    writeln!(text, "vgaromimage: file=/usr/share/vgabios/vgabios.bin")?;
+    writeln!(text, "megs: 512")?;
+    writeln!(
+        text,
+        "cpu: model={MODEL}, count={cpus}, ips=100000000, reset_on_triple_fault=0"
+    )?;
+    writeln!(text, "clock: sync=none, time0=1700000000")?;
+    writeln!(
+        text,
+        "ata0-master: type=cdrom, path={}, status=inserted",
+        file("guest.iso").display()
+    )?;
+    writeln!(text, "boot: cdrom")?;
+    writeln!(
+        text,
+        "com1: enabled=1, mode=file, dev={}",
+        file("console").display()
+    )?;
+    writeln!(text, "log: {}", file("log").display())?;
+    writeln!(text, "panic: action=fatal")?;
+    writeln!(
+        text,
+        "error: action=ignore\ninfo: action=ignore\ndebug: action=ignore"
+    )?;
+    writeln!(text, "display_library: rfb, options=\"timeout=0\"")?;
+    writeln!(text, "speaker: enabled=0")?;
+    Ok(text)
+}
