@@ -15,7 +15,7 @@ use crate::contents::{self, Contents, Received};
 use crate::nodes;
 use crate::path::{Member, Path};
 use crate::raw::{self, error};
-use crate::region::{Domain, lock};
+use crate::region::{Bytes, Domain, lock};
 use crate::ring::{self, OwnRing, Ring, waits};
 use crate::sources::{Lend, Sources};
 use crate::space::{Fbuf, Mode};
@@ -358,6 +358,22 @@ impl Channel {
         mut lend: impl FnMut(usize) -> Option<Member>,
     ) -> io::Result<Option<Received>> {
         self.take(&mut lend)
+    }
+
+    /// Returns whether the peer may read all bytes of an aggregate, so that it can receive them
+    /// from here. The kernel knows that, by memfds `lend`, as for
+    /// [`receive_lent`](Channel::receive_lent).
+    pub fn may_peer_read(
+        &mut self,
+        aggregate: &Aggregate,
+        mut lend: impl FnMut(usize) -> Option<Member>,
+    ) -> bool {
+        let (from, own) = (&self.shared.member, self.shared.ring.space());
+        let (sources, mut lenders) = (&mut self.sources, Vec::new());
+        aggregate.fragments().all(|it| {
+            let bytes = Bytes::new(it.address() as u64, it.len() as u64);
+            bytes.is_some_and(|it| sources.may_name(from, own, it, &mut lenders, &mut lend))
+        })
     }
 
     /// Ends what [`arm`](Channel::arm) has begun.

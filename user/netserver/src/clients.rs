@@ -26,8 +26,7 @@ pub struct Limits {
     pub datagrams: usize,
     /// Bytes of those, beyond which they are dropped; one of any size always goes.
     pub bytes: u64,
-    /// Whether clients with cached, volatile paths send by rings, without the kernel: for clients
-    /// that trust each other, since nothing checks then what their messages name.
+    /// Whether messages of clients with cached, volatile paths go by rings, without the kernel.
     pub has_rings: bool,
 }
 
@@ -38,7 +37,7 @@ impl Default for Limits {
             ports: 64,
             datagrams: 64,
             bytes: 8 << 20,
-            has_rings: false,
+            has_rings: true,
         }
     }
 }
@@ -148,12 +147,16 @@ impl Client {
 
     fn try_receive(&mut self) -> io::Result<Received> {
         match &mut self.state {
-            State::Open(line, _) => line.try_receive(&mut |address| {
-                let has = |it: &Member| it.range().is_some_and(|it| it.contains(&address));
-                let found = self.readable.iter().find(|(_, it)| has(it));
-                found.map(|(_, it)| it.clone())
-            }),
+            State::Open(line, _) => line.try_receive(&mut |at| lender(&self.readable, at)),
             _ => Err(error(libc::ENOTCONN)),
+        }
+    }
+
+    /// Returns whether it may read all of a body, or the kernel lets it.
+    pub(crate) fn may_read(&mut self, body: &Aggregate) -> bool {
+        match &mut self.state {
+            State::Open(line, _) => line.may_read(body, &mut |at| lender(&self.readable, at)),
+            _ => false,
         }
     }
 
@@ -224,4 +227,11 @@ impl Client {
             let _ = self.send(&header, None);
         }
     }
+}
+
+/// Finds the path with this address.
+fn lender(readable: &[(u64, Member)], address: usize) -> Option<Member> {
+    let has = |it: &Member| it.range().is_some_and(|it| it.contains(&address));
+    let found = readable.iter().find(|(_, it)| has(it));
+    found.map(|(_, it)| it.clone())
 }

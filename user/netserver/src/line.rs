@@ -1,6 +1,6 @@
-//! What carries messages between a client and the server: messages through the kernel, which checks
-//! what their senders may read; by memfds, where the kernel has no part, and between those that
-//! trust each other, a channel's rings.
+//! What carries messages between a client and the server: a channel's rings for cached, volatile
+//! paths, and messages through the kernel for others. What a message names is checked for both: its
+//! sender can read it.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -121,6 +121,14 @@ impl Line {
         match self {
             Line::Ring(channel) => channel.try_send(message),
             Line::Kernel(kernel) => kernel.try_send(message),
+        }
+    }
+
+    /// Whether the other side may read all of a body, or the kernel lets it.
+    pub(crate) fn may_read(&mut self, body: &Aggregate, lend: &mut Lend<'_>) -> bool {
+        match self {
+            Line::Ring(channel) => channel.may_peer_read(body, lend),
+            Line::Kernel(_) => true,
         }
     }
 

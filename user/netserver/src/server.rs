@@ -513,7 +513,8 @@ fn give(
     };
     let may_read = match is_from_card {
         true => has_body,
-        false => is_own || is_by_kernel || shared.is_some(),
+        // What the sender sends on may be another's, and a receiver joins by its first datagram.
+        false => is_own || is_by_kernel || (shared.is_some() && client.may_read(&datagram.body)),
     };
     header.share = shared.unwrap_or(0);
     let body = match may_read {

@@ -52,9 +52,9 @@ UDP/IP by netserver (Figure 4), whose packets of PDU bytes (4, 16, 32 KiB) turn 
   fbuf/udp-single-PDU-SIZE   the sender, the server and the receiver in one program
   fbuf/udp-two-cached-PDU-SIZE, ...-two-volatile-...
                              the sender and the protocols in one, the receiver in another
-  fbuf/udp-cached-PDU-SIZE   in three, by cached and volatile fbufs
+  fbuf/udp-cached-PDU-SIZE   in three, by cached and volatile fbufs through the kernel
   fbuf/udp-volatile-PDU-SIZE in three, by uncached ones
-  fbuf/udp-rings-PDU-SIZE    in three that trust each other, by cached fbufs and rings
+  fbuf/udp-rings-PDU-SIZE    in three, by cached and volatile fbufs and rings
   fbuf/udp-kernel-SIZE       the kernel's own UDP by 127.0.0.1, in datagrams of at most 32 KiB",
     run,
 };

@@ -37,7 +37,7 @@ flight; what is lost is sent again.
 
 fbuf-network/kernel-SIZE   the kernel's sockets, in datagrams of at most 32 KiB; MiB/s
 fbuf-network/user-SIZE     UDP/IP in the programs themselves, over packet sockets
-fbuf-network/rings-SIZE    netserver and a program that it trusts, by cached, volatile fbufs and rings
+fbuf-network/rings-SIZE    netserver and a program, by cached, volatile fbufs and rings
 fbuf-network/cached-SIZE   netserver and the program, by cached and volatile fbufs
 fbuf-network/plain-SIZE    the same by uncached and secured ones
 fbuf-network/load-...      the part of the time in which the receiving guest's CPU is not idle; %",

@@ -1,14 +1,20 @@
 //! Clients and servers that end or do not keep to the protocol.
 
 use std::io::Read;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use libfbuf::{Backend, Channel, Domain, Mode, Path, To, receive_descriptor, send_descriptor};
-use netserver::{Limits, UdpSocket, protocol};
+use libfbuf::{
+    Aggregate, Backend, Channel, Contents, Domain, Mode, Path, To, receive_descriptor,
+    send_descriptor,
+};
+use netserver::{
+    Limits, UdpSocket,
+    protocol::{self, Header, Op},
+};
 
 use super::serving::{Served, address, bytes_of, fork_ready};
-use super::{Draws, status_of};
+use super::{Draws, status_of, wait};
 
 fn kill(process: libc::pid_t) {
     // SAFETY: takes numbers; the child was not waited for.
@@ -108,14 +114,20 @@ pub fn hostile(backend: Backend) {
     }
 }
 
+/// Connects to a server; returns the connection and the socket of descriptors.
+fn greeted(served: &Served) -> std::io::Result<(UnixStream, OwnedFd)> {
+    let socket = UnixStream::connect(served.options().server)?;
+    let mut hello = [0; 8];
+    let descriptors = receive_descriptor(socket.as_fd(), &mut hello)?;
+    assert_eq!(hello, protocol::HELLO_RINGS);
+    Ok((socket, descriptors))
+}
+
 /// Connects, and sends messages that break the rules.
 fn attack(backend: Backend, served: &Served, round: u8) -> std::io::Result<()> {
     let domain = Domain::enter(backend)?;
     let path = Path::new(&domain, Mode::CACHED_VOLATILE, 0)?;
-    let socket = UnixStream::connect(served.options().server)?;
-    let mut hello = [0; 8];
-    receive_descriptor(socket.as_fd(), &mut hello)?;
-    assert_eq!(hello, protocol::HELLO);
+    let (socket, _descriptors) = greeted(served)?;
     let mut draws = Draws(u64::from(round) + 11);
     if round % 4 == 0 {
         // Not a connection.
@@ -125,12 +137,13 @@ fn attack(backend: Backend, served: &Served, round: u8) -> std::io::Result<()> {
         send_descriptor(socket.as_fd(), b"anything", socket.as_fd())?;
         return Ok(());
     }
-    let mut send: Box<dyn FnMut(&libfbuf::Aggregate) -> std::io::Result<()>> = match backend {
-        Backend::Memfd => {
+    let by_ring = backend == Backend::Memfd || round % 8 < 4;
+    let mut send: Box<dyn FnMut(&Aggregate) -> std::io::Result<()>> = match by_ring {
+        true => {
             let mut channel = Channel::connect(&domain, &path, socket.into())?;
             Box::new(move |it| channel.send(it))
         }
-        Backend::Device => {
+        false => {
             send_descriptor(socket.as_fd(), b"netpath1\0\0\0\0\0\0\0\0", path.as_fd())?;
             receive_descriptor(socket.as_fd(), &mut [0; 16])?;
             let (path, socket) = (path.clone(), socket);
@@ -179,6 +192,73 @@ pub fn silent(backend: Backend) {
         // The greeting.
         let mut hello = [0; 8];
         connection.read_exact(&mut hello).expect("a greeting");
-        assert_eq!(hello, protocol::HELLO);
+        assert_eq!(hello, protocol::HELLO_RINGS);
     }
 }
+
+/// A client names, by its ring, bytes that only another client and the server read. They are sent
+/// to nobody, whether or not the receiver may read its path.
+pub fn thief(backend: Backend) {
+    let served = Served::start(backend, Limits::default());
+    let mut victim = served.bind(1);
+    let secret = victim.path().copy(&SECRET).expect("memory");
+    let at = secret.fragments().next().expect("bytes").address();
+    for is_connected in [false, true] {
+        wait(fork_ready(|ready| {
+            ready();
+            steal(backend, &served, at, is_connected).expect("a client");
+        }));
+    }
+    // The server knows the bytes as the victim's.
+    victim.send_to(&secret, address(1)).expect("sent");
+    assert_eq!(bytes_of(&victim.receive().expect("a datagram")), SECRET);
+}
+
+const SECRET: [u8; 40] = *b"what no other client is allowed to read.";
+
+/// Sends bytes with this address, and then others, to a port of this process; the others come.
+fn steal(backend: Backend, served: &Served, at: usize, is_connected: bool) -> std::io::Result<()> {
+    let mut receiver = served.bind(3);
+    let domain = Domain::enter(backend)?;
+    let path = Path::new(&domain, Mode::CACHED_VOLATILE, 0)?;
+    let (socket, _descriptors) = greeted(served)?;
+    let mut channel = Channel::connect(&domain, &path, socket.into())?;
+    let mut ask = |op| {
+        let header = Header::new(op, 2, address(3));
+        channel.send(&path.copy(&header.emit())?)?;
+        let answer = channel.receive()?.expect("an answer");
+        let mut bytes = [0; protocol::HEADER];
+        answer.copy_at(0, &mut bytes);
+        let answer = Header::read(&bytes).expect("a header");
+        assert_eq!((answer.op, answer.error), (Op::Reply, 0));
+        std::io::Result::Ok(())
+    };
+    ask(Op::Bind)?;
+    if is_connected {
+        ask(Op::Connect)?;
+    }
+    let header = path.copy(&Header::new(Op::Send, 2, address(3)).emit())?;
+    // The first one comes by a copy, where the receiver has not joined the path.
+    let honest = path.copy(b"honest")?;
+    for _ in 0..3 {
+        channel.send(&header.join(&honest)?)?;
+        assert_eq!(bytes_of(&receiver.receive()?), b"honest");
+        // The node of an fbuf's bytes lies at the fbuf's end.
+        let fbuf = path.allocate(SECRET.len() + NODE)?;
+        let node = fbuf.as_ptr().addr() + fbuf.len() - NODE;
+        let forged = Aggregate::new(fbuf, SECRET.len())?;
+        let words = [1, SECRET.len() as u64, at as u64, 0];
+        // SAFETY: this process's memory, which only the server reads.
+        unsafe {
+            let node = std::ptr::with_exposed_provenance_mut::<[u64; 4]>(node);
+            node.write_volatile(words);
+        }
+        channel.send(&header.join(&forged)?)?;
+    }
+    channel.send(&header.join(&honest)?)?;
+    assert_eq!(bytes_of(&receiver.receive()?), b"honest");
+    Ok(())
+}
+
+/// Bytes of a node.
+const NODE: usize = 32;

@@ -32,7 +32,8 @@ pub const ALL: &[Case] = &[
     ("netserver: random packets", packets::random),
     ("netserver: echo requests", packets::echo),
     ("netserver: two clients", serving::two_clients),
-    ("netserver: two clients with rings", serving::rings),
+    ("netserver: two clients without rings", serving::by_kernel),
+    ("netserver: a body sent back", serving::sent_back),
     (
         "netserver: two clients that are not connected",
         serving::not_connected,
@@ -45,5 +46,6 @@ pub const ALL: &[Case] = &[
     ("netserver: a client is killed", broken::client_killed),
     ("netserver: the server is killed", broken::server_killed),
     ("netserver: hostile messages", broken::hostile),
+    ("netserver: bytes of another client", broken::thief),
     ("netserver: clients that do not connect", broken::silent),
 ];

@@ -107,10 +107,10 @@ pub fn two_clients(backend: Backend) {
     exchange(&Served::start(backend, Limits::default()));
 }
 
-/// The same where they trust each other.
-pub fn rings(backend: Backend) {
+/// The same through the kernel.
+pub fn by_kernel(backend: Backend) {
     let limits = Limits {
-        has_rings: true,
+        has_rings: false,
         ..Limits::default()
     };
     let served = Served::start(backend, limits);
@@ -190,6 +190,30 @@ fn datagrams_to_a_stranger(served: &Served) {
     let body = first.path().copy(b"self").expect("memory");
     first.send_to(&body, address(1)).expect("sent");
     assert_eq!(bytes_of(&first.receive().expect("a datagram")), b"self");
+    wait(other);
+}
+
+/// A client sends a body back that came from one that is not connected to it: what the server has
+/// copied, which only the client reads.
+pub fn sent_back(backend: Backend) {
+    let served = Served::start(backend, Limits::default());
+    let mut first = served.bind(1);
+    let other = fork_ready(|ready| {
+        let mut second = served.bind(2);
+        second.connect(address(1)).expect("a peer");
+        ready();
+        for _ in 0..20 {
+            let datagram = second.receive().expect("a datagram");
+            let body = datagram.aggregate(second.path()).expect("nodes");
+            second.send(&body).expect("sent");
+        }
+    });
+    for round in 0..20u8 {
+        let body = first.path().copy(&[round; 5000]).expect("memory");
+        first.send_to(&body, address(2)).expect("sent");
+        let answer = first.receive().expect("an answer");
+        assert_eq!(bytes_of(&answer), [round; 5000]);
+    }
     wait(other);
 }
 
