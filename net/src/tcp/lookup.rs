@@ -1,7 +1,7 @@
 //! The connections by their two ends, and their timers: what an arriving packet needs. Both are
 //! spread over many locks by a keyed hash, so that packets of different connections do not meet.
 
-use alloc::{collections::BTreeSet, sync::Arc};
+use alloc::{boxed::Box, collections::BTreeSet, sync::Arc};
 use core::sync::atomic::Ordering::Relaxed;
 
 use abi::Result;
@@ -19,7 +19,7 @@ const SHARDS: usize = 64;
 
 /// The connections of a machine.
 pub struct Lookup {
-    shards: [SpinLock<Shard>; SHARDS],
+    shards: Box<[SpinLock<Shard>]>,
     key: Key,
 }
 
@@ -48,7 +48,8 @@ impl Lookup {
             )
         };
         Lookup {
-            shards: core::array::from_fn(shard),
+            // One by one: all of them are larger than a stack.
+            shards: (0..SHARDS).map(shard).collect(),
             key: Key::new(),
         }
     }

@@ -11,6 +11,7 @@ use super::pending::Pending;
 use super::space::Pmap;
 use crate::addr::{Access, Prot};
 use crate::frame::record::record;
+use crate::frame::{add_handles, subtract_handles};
 use crate::hw::machine;
 use crate::{Frame, OutOfMemory, PAGE_SIZE, VirtAddr, VirtRange};
 
@@ -145,7 +146,10 @@ impl Pmap {
                     && let Some((frame, prot)) = page(va)
                 {
                     let frame: Frame = frame.into();
-                    batch.install(i, &frame, Pte::page(frame.index(), prot, false));
+                    let pte = Pte::page(frame.index(), prot, false);
+                    if batch.install(i, frame.index(), pte) {
+                        frame.into_index();
+                    }
                 }
             }
             entered += batch.entered;
@@ -177,7 +181,12 @@ impl Pmap {
                 if load(leaf.entry(first + n)) == Pte::ZERO
                     && let Some(frame) = page(n)
                 {
-                    batch.install(first + n, frame, rights.further(frame.index() as usize));
+                    let frame = frame.index();
+                    add_handles(frame, 1);
+                    if !batch.install(first + n, frame, rights.further(frame as usize)) {
+                        // The caller's is left.
+                        subtract_handles(frame, 1);
+                    }
                 }
             }
             entered += batch.entered;

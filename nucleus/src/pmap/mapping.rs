@@ -161,24 +161,21 @@ impl<'a> InstallBatch<'a> {
         }
     }
 
-    /// See [`install`].
+    /// As [`install`]; the caller gives the mapping a handle that was counted before.
     #[inline(always)]
-    pub(super) fn install(&mut self, i: usize, frame: &Frame, pte: Pte) {
+    pub(super) fn install(&mut self, i: usize, frame: u32, pte: Pte) -> bool {
         if self.group != i >> LEAF_GROUP {
             self.group = i >> LEAF_GROUP;
             self.leaf.use_group(i);
         }
-        let mut mappings = record(frame.index()).lock_mappings();
+        let mut mappings = record(frame).lock_mappings();
         let entry = self.leaf.entry(i);
-        if entry
-            .compare_exchange(0, pte.0, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-        {
-            // Before others can give it up: the lock is held.
-            add_handles(frame.index(), 1);
+        let put = entry.compare_exchange(0, pte.0, Ordering::AcqRel, Ordering::Relaxed);
+        if put.is_ok() {
             reverse::link_slot(&mut mappings, self.slot + i as u32);
             self.entered += 1;
         }
+        put.is_ok()
     }
 }
 

@@ -55,7 +55,22 @@ impl Pmap {
                 range.start = end;
                 continue;
             }
-            range.start = self.take_out_part(&leaf, range, pending).unwrap_or(end);
+            let (mut i, stop) = part_of(range, leaf.base);
+            while let Some(next) = leaf.next_entry(i, stop) {
+                i = next;
+                if pending.is_full() {
+                    break;
+                }
+                // One by one: mostly they are few.
+                if self.take_out(&leaf, i, Pte::ZERO, pending) {
+                    leaf.remove_entry();
+                }
+            }
+            range.start = if pending.is_full() {
+                leaf.base + i * PAGE_SIZE
+            } else {
+                end
+            };
             // No other walker: the table may go.
             if leaf.entries() == 0 {
                 self.prune(leaf, pending);
