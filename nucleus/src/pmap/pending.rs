@@ -148,11 +148,12 @@ impl Pending {
         self.page_count = (self.page_count + 1).min(MAX_PAGES + 1);
     }
 
-    /// Tells the CPUs of `holders` of all that was [noted](Pending::note) since `place`.
+    /// Tells the CPUs of `holders` of all that was [noted](Pending::note) since `place`: something
+    /// was. A set that is told of too many pages counts them no more.
     #[inline]
     pub(super) fn tell_from(&mut self, place: usize, holders: &Holders<'_>) {
         let count = core::mem::replace(&mut self.page_count, place);
-        if count > place && self.tell(holders, None) {
+        if self.tell(holders, None) {
             self.page_count = count;
         }
     }

@@ -15,6 +15,7 @@ use super::table::Found;
 use crate::addr::Prot;
 use crate::counters::Counter;
 use crate::frame::record::record;
+use crate::mem::mistake::Mistake;
 use crate::{PAGE_SIZE, VirtAddr, VirtRange};
 
 impl Pmap {
@@ -272,6 +273,8 @@ struct OldEntries<'a> {
     holders: Holders<'a>,
     /// Where theirs begin in the set.
     place: usize,
+    /// Entries that a TLB may hold. Not the difference of places: a full set has but one.
+    noted: usize,
     /// Entries that no TLB can hold.
     skipped: usize,
 }
@@ -283,6 +286,7 @@ impl<'a> OldEntries<'a> {
             pmap,
             holders: pmap.holders(),
             place: pending.place(),
+            noted: 0,
             skipped: 0,
         }
     }
@@ -291,7 +295,10 @@ impl<'a> OldEntries<'a> {
     #[inline]
     fn note(&mut self, old: Pte, va: VirtAddr, pending: &mut Pending) {
         match must_be_told(old) {
-            true => pending.note(&self.holders, va),
+            true => {
+                pending.note(&self.holders, va);
+                self.noted += 1;
+            }
             false => self.skipped += 1,
         }
     }
@@ -302,7 +309,8 @@ impl<'a> OldEntries<'a> {
         if self.skipped > 0 {
             Counter::tlb_skipped_unaccessed.add(self.skipped as u64);
         }
-        if pending.place() == self.place {
+        let is_over = Mistake::FullSetNotTold.is_made() && pending.place() == self.place;
+        if self.noted == 0 || is_over {
             return;
         }
         let owner = record(leaf.table).owner();

@@ -18,6 +18,7 @@ use crate::{Frame, PAGE_SIZE, VirtAddr, VirtRange, ephemeral, user};
 mod audit;
 mod contracts;
 mod devices;
+mod full_sets;
 mod large;
 mod sharing;
 mod spaces;
