@@ -77,7 +77,8 @@ impl Stack {
         tcp::Socket::new(&self.tcp, family, options, account::current())
     }
 
-    /// Creates a datagram socket without a name. A raw one receives packets from now on.
+    /// Creates a datagram socket without a name. A raw one receives packets from now on, or has an
+    /// error to [take](datagram::Socket::take_error), `ENOMEM`, and will not.
     pub fn datagram_socket(
         &self,
         family: Family,

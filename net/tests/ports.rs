@@ -178,7 +178,10 @@ fn searches_take_short_steps() {
                     match found {
                         Ok(None) => {}
                         Ok(Some(hold)) => return Ok(hold.port),
-                        Err(error) => return Err(error),
+                        Err(error) => {
+                            assert_eq!(step + 1, EPHEMERAL.len().div_ceil(STEP));
+                            return Err(error);
+                        }
                     }
                 }
                 unreachable!()

@@ -12,8 +12,9 @@
 //! right to write them, if this path or theirs is secured; only a secured path walks again. *Give*
 //! shows them to the receivers that cannot read them yet. Pages of this path on which nothing but
 //! *hold* is to be done, since it is cached and volatile, are held last, with the path locked that
-//! gets the message; all others before that, in [`Steps`]: a path is locked for a bounded number of
-//! pages, and a sender that is killed takes back what it has done.
+//! gets the message; all others before that. Rights and mappings change in [`Steps`]: a path is
+//! locked for a bounded number of pages, and a sender that is killed takes back what it has done.
+//! References are counted for an extent at once.
 //!
 //! A program may change nodes until they are secured. So on a secured path the aggregate is walked
 //! again once all that it reached cannot be written, and must not reach more then. A receiver that

@@ -163,7 +163,7 @@ impl Socket {
         if let Protocol::Raw(number) = protocol {
             network.note_raw(true);
             if let Err(error) = table.lock().add(number.into(), &socket) {
-                // It receives nothing, as its first call tells.
+                // It receives nothing, and the caller looks for that.
                 socket.inner().error = Some(error);
             }
         }

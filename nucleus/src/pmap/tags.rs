@@ -8,7 +8,7 @@
 //!
 //! A CPU that only keeps a space is not interrupted. Beside the mask `active` of the CPUs that have
 //! it loaded (see `shootdown`), a space has the mask `kept`: a CPU sets its bit after it has loaded
-//! the space, and whoever changes a mapping clears the bits of those that do not have it loaded
+//! the space, and a CPU that changes a mapping clears the bits of those that do not have it loaded
 //! ([`Holders::told`](super::space::Holders::told)). A load whose bit is clear drops everything.
 //!
 //! The bit of `active` is set before that of `kept` is looked at. So either the change comes first
@@ -46,7 +46,8 @@ impl Slot {
     }
 }
 
-/// A CPU's tags, which only the CPU itself changes, with interrupts off.
+/// A CPU's tags, which only the CPU itself changes: with interrupts off, but for `is_stale`, which
+/// it may set whenever it is pinned.
 #[repr(align(64))]
 struct Tags {
     slots: [Slot; MOST_TAGS],

@@ -5,8 +5,10 @@
 //! - other paths that both belong to, whose messages the sender sends on: by the device the kernel
 //!   tells which they are, by memfds the program does.
 //!
-//! A path's addresses stay its own until this process leaves it, so that what was found once holds:
-//! a message needs no system call. It keeps the membership in each path that it names.
+//! A path's addresses stay its own until this process leaves it, so that what was found once is not
+//! asked again, and a message needs no system call: a sender that has left a path which it could
+//! read counts as one of its readers as long as the channel lasts. It keeps the membership in each
+//! path that it names.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};

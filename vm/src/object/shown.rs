@@ -112,11 +112,10 @@ impl ShownPages {
             frame,
             _charge: charge,
         };
-        // Of two that make one, the other's is mapped as well.
-        let frame = made.frame.clone();
-        let before = self.zeros.lock().replace(made);
-        drop(before);
-        Ok(frame)
+        // Of two that make one, the second takes the first one's.
+        let mut zeros = self.zeros.lock();
+        let kept = zeros.get_or_insert(made);
+        Ok(kept.frame.clone())
     }
 }
 

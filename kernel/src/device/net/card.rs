@@ -4,6 +4,7 @@ use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::sync::atomic::{
     AtomicBool, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
+    fence,
 };
 
 use net::{
@@ -229,13 +230,17 @@ impl Card {
             next.device.give_up("it is another one now");
             return Err(Error::Broken);
         }
-        if self.is_promiscuous.load(SeqCst) {
-            next.command(control::PROMISCUOUS, &[1]);
-        }
         let at = self.present.load(Relaxed) + 1;
         let place = self.runs.get(at).ok_or(Error::Lacks("further starts"))?;
-        place.get_or_insert(|| Box::new(next));
+        let next = place.get_or_insert(|| Box::new(next));
         self.present.store(at, Release);
+        // The place before the wish, which others write in the other order: see `set_promiscuous`.
+        fence(SeqCst);
+        let mut is_set = false;
+        while self.is_promiscuous.load(SeqCst) != is_set {
+            is_set = !is_set;
+            next.command(control::PROMISCUOUS, &[is_set.into()]);
+        }
         Ok(())
     }
 }
@@ -455,6 +460,7 @@ impl net::link::Device for Card {
 
     fn set_promiscuous(&self, is_wanted: bool) {
         self.is_promiscuous.store(is_wanted, SeqCst);
+        fence(SeqCst);
         if let Some(run) = self.run() {
             run.command(control::PROMISCUOUS, &[is_wanted.into()]);
         }

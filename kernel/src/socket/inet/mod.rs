@@ -64,16 +64,16 @@ fn create(family: net::Family, kind: u32, protocol: u32) -> Result<Arc<dyn Socke
     };
     match (kind, protocol) {
         (SOCK_STREAM, IPPROTO_IP | IPPROTO_TCP) => Ok(stream::Stream::create(family)),
-        (SOCK_DGRAM, IPPROTO_IP | IPPROTO_UDP) => Ok(Datagrams::create(family, Protocol::Udp)),
-        (SOCK_DGRAM, IPPROTO_UDPLITE) => Ok(Datagrams::create(family, Protocol::UdpLite)),
+        (SOCK_DGRAM, IPPROTO_IP | IPPROTO_UDP) => Datagrams::create(family, Protocol::Udp),
+        (SOCK_DGRAM, IPPROTO_UDPLITE) => Datagrams::create(family, Protocol::UdpLite),
         (SOCK_DGRAM, protocol) if protocol == u32::from(echoes) => match may_ping() {
-            true => Ok(Datagrams::create(family, Protocol::Ping)),
+            true => Datagrams::create(family, Protocol::Ping),
             false => Err(Errno::EACCES),
         },
         (SOCK_RAW, _) if !common::may(CAP_NET_RAW) => Err(Errno::EPERM),
         (SOCK_RAW, IPPROTO_IP | 256..) => Err(Errno::EPROTONOSUPPORT),
         (SOCK_RAW, _) if frame::is_scarce() => Err(Errno::ENOMEM),
-        (SOCK_RAW, _) => Ok(Datagrams::create(family, Protocol::Raw(protocol as u8))),
+        (SOCK_RAW, _) => Datagrams::create(family, Protocol::Raw(protocol as u8)),
         (SOCK_STREAM | SOCK_DGRAM, _) => Err(Errno::EPROTONOSUPPORT),
         _ => Err(Errno::ESOCKTNOSUPPORT),
     }

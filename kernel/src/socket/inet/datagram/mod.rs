@@ -73,7 +73,10 @@ impl Corked {
 
 impl Datagrams {
     /// Creates a socket without a name.
-    pub fn create(family: Family, protocol: Protocol) -> Arc<dyn Socket> {
+    ///
+    /// # Errors
+    /// `ENOMEM`: a raw one has no place among those that receive.
+    pub fn create(family: Family, protocol: Protocol) -> Result<Arc<dyn Socket>> {
         let (kind, number) = match protocol {
             Protocol::Udp => (raw::SOCK_DGRAM, IPPROTO_UDP),
             Protocol::UdpLite => (raw::SOCK_DGRAM, IPPROTO_UDPLITE),
@@ -97,13 +100,17 @@ impl Datagrams {
             has_header: protocol == Protocol::Raw(255),
             ..datagram::Options::default()
         };
-        Arc::new(Datagrams {
+        let socket = stack().datagram_socket(family, protocol, options);
+        if let Some(error) = socket.take_error() {
+            return Err(error);
+        }
+        Ok(Arc::new(Datagrams {
             common,
-            socket: stack().datagram_socket(family, protocol, options),
+            socket,
             ip: SpinLock::new(Rank::Leaf, IpOptions::default()),
             scope: AtomicU32::new(0),
             corked: Mutex::new(fbuf::rank::QUEUE_WRITING, Corked::new()),
-        })
+        }))
     }
 
     /// Reads an address from the program. Raw sockets ignore the port.
