@@ -52,6 +52,8 @@ mistakes! {
 
     /// A space is loaded by a tag whose translations may be older than a change.
     TagKeptStale,
+    /// An entry is empty before its links are out of the list of its frame.
+    UnlinkedLate,
     /// CPUs are not told of changes that a full set is told of.
     FullSetNotTold,
     /// A change does not look for CPUs that keep a space without having it loaded.

@@ -12,6 +12,7 @@ use crate::addr::Prot;
 use crate::hw::machine;
 use crate::mem::frame::add_handles;
 use crate::mem::frame::record::{Mappings, record};
+use crate::mem::mistake::Mistake;
 use crate::{Frame, PAGE_SIZE, VirtAddr, VirtRange};
 
 /// The entries of the table of level 1 at `base` that map a part of the range.
@@ -86,9 +87,18 @@ pub(super) enum Keep {
 /// what was there. The use count of the table stays.
 pub(super) fn cut(mappings: &mut Mappings<'_>, table: u32, i: usize, instead: Pte) -> Pte {
     machine::point();
+    if Mistake::UnlinkedLate.is_made() {
+        let old = Pte(entry(table, i).swap(instead.0, Ordering::AcqRel));
+        machine::point();
+        reverse::unlink(mappings, table, i);
+        return old;
+    }
+    // Before the exchange: an empty entry may get a mapping of another frame at once, whose links
+    // are in the same place, and whose lock is not held here.
+    reverse::unlink(mappings, table, i);
+    machine::point();
     // An exchange, so that bits which the processor sets until the last moment are seen.
     let old = Pte(entry(table, i).swap(instead.0, Ordering::AcqRel));
-    reverse::unlink(mappings, table, i);
     mappings.note(old.is_accessed(), old.is_dirty());
     old
 }

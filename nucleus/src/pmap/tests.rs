@@ -11,7 +11,8 @@ use super::*;
 use crate::addr::USER_END;
 use crate::counters::Counter;
 use crate::frame::{Contents, fail_after, leave_single_frames, usage};
-use crate::sim::{Gate, below, on_machines_with};
+use crate::mem::mistake::Mistake;
+use crate::sim::{Config, Gate, below, on_machines_with};
 use crate::task::{self, Spawn};
 use crate::{Frame, PAGE_SIZE, VirtAddr, VirtRange, ephemeral, user};
 
@@ -173,61 +174,113 @@ fn a_pmap_is_a_map() {
 
 #[test]
 fn all_at_once() {
-    on_machines("all at once", [2, 3, 4], 1024, 20, || {
-        random_coherence();
-        let pmaps: Arc<Vec<_>> = Arc::new((0..2).map(|_| Pmap::new().unwrap()).collect());
-        let frames = Arc::new(tagged_frames(4));
-        let gate = Gate::new();
-        for me in 0..4 {
-            let (of, frames) = (pmaps.clone(), frames.clone());
-            spawn(&gate, &pmaps[me % 2], !0, move || {
-                let mut pending = Pending::new();
-                for _ in 0..60 {
-                    let pmap = &of[below(of.len())];
-                    let frame = &frames[below(frames.len())];
-                    let at = va_of(below(PAGES));
-                    match below(30) {
-                        29 => audit::finds_nothing(of.iter(), false),
-                        0..3 => drop(pmap.enter_ahead(at, frame, random_prot())),
-                        3..6 => {
-                            if let Some((frame, _)) = pmap.extract(at) {
-                                take_referenced(&frame);
-                                clear_modified(&frame, &mut pending);
-                            }
-                        }
-                        _ => change(pmap, at, frame, &mut pending),
-                    }
-                    if below(3) == 0 {
-                        pending.flush();
-                    }
+    on_machines("all at once", [2, 3, 4], 1024, 20, change_at_once);
+}
+
+/// An entry is emptied and filled with other frames all the time, each of which others map, too.
+#[test]
+fn one_entry_for_several_frames() {
+    on_machines("one entry", [2, 3, 4], 1024, 10, change_one_entry);
+}
+
+/// The simulated machine finds it if an entry can be used again before it is out of the list.
+#[test]
+fn links_are_taken_out_before_entries() {
+    let like = Config {
+        cpus: 4,
+        pages: 1024,
+        ..Config::default()
+    };
+    let body = || {
+        user::set_fault_hook(|_, _| false);
+        change_one_entry();
+    };
+    Mistake::UnlinkedLate.assert_found(like, body, "is not linked to frame");
+}
+
+fn change_one_entry() {
+    let frames = Arc::new(tagged_frames(3));
+    let pmap = Pmap::new().unwrap();
+    let mut pending = Pending::new();
+    for page in 1..13 {
+        let frame = &frames[page % 3];
+        let at = va_of(page);
+        pmap.enter(at, frame, Prot::READ, &mut pending).unwrap();
+    }
+    let at = va_of(0);
+    let gate = Gate::new();
+    for _ in 0..4 {
+        let (of, frames) = (pmap.clone(), frames.clone());
+        spawn(&gate, &pmap, !0, move || {
+            let mut pending = Pending::new();
+            for _ in 0..100 {
+                match below(2) {
+                    0 => of.remove(page_at(at), &mut pending),
+                    _ => drop(of.enter_ahead(at, &frames[below(3)], Prot::READ)),
                 }
-            });
-        }
-        gate.wait_for(4);
-        interrupt_all();
-        audit::finds_nothing(pmaps.iter(), true);
-        // What is mapped and what is linked are the same.
-        for frame in frames.iter() {
-            let maps = |pmap: &PmapRef| {
-                let here = |page: &usize| {
-                    let found = pmap.extract(va_of(*page));
-                    found.is_some_and(|(found, _)| found == *frame)
-                };
-                (0..PAGES).filter(here).count()
+                pending.flush();
+            }
+        });
+    }
+    gate.wait_for(4);
+    audit::finds_nothing([&pmap].into_iter(), true);
+    pmap.tear_down();
+}
+
+fn change_at_once() {
+    random_coherence();
+    let pmaps: Arc<Vec<_>> = Arc::new((0..2).map(|_| Pmap::new().unwrap()).collect());
+    let frames = Arc::new(tagged_frames(4));
+    let gate = Gate::new();
+    for me in 0..4 {
+        let (of, frames) = (pmaps.clone(), frames.clone());
+        spawn(&gate, &pmaps[me % 2], !0, move || {
+            let mut pending = Pending::new();
+            for _ in 0..60 {
+                let pmap = &of[below(of.len())];
+                let frame = &frames[below(frames.len())];
+                let at = va_of(below(PAGES));
+                match below(30) {
+                    29 => audit::finds_nothing(of.iter(), false),
+                    0..3 => drop(pmap.enter_ahead(at, frame, random_prot())),
+                    3..6 => {
+                        if let Some((frame, _)) = pmap.extract(at) {
+                            take_referenced(&frame);
+                            clear_modified(&frame, &mut pending);
+                        }
+                    }
+                    _ => change(pmap, at, frame, &mut pending),
+                }
+                if below(3) == 0 {
+                    pending.flush();
+                }
+            }
+        });
+    }
+    gate.wait_for(4);
+    interrupt_all();
+    audit::finds_nothing(pmaps.iter(), true);
+    // What is mapped and what is linked are the same.
+    for frame in frames.iter() {
+        let maps = |pmap: &PmapRef| {
+            let here = |page: &usize| {
+                let found = pmap.extract(va_of(*page));
+                found.is_some_and(|(found, _)| found == *frame)
             };
-            let mapped = pmaps.iter().map(maps).sum::<usize>() as u64;
-            assert_eq!(
-                (frame.mappings().into(), frame.handles()),
-                (mapped, mapped + 1)
-            );
-        }
-        for pmap in pmaps.iter() {
-            let mapped = (0..PAGES).filter(|&page| pmap.extract(va_of(page)).is_some());
-            assert_eq!(pmap.resident().pages, mapped.count());
-            pmap.tear_down();
-            assert_eq!(pmap.resident(), EMPTY);
-        }
-    });
+            (0..PAGES).filter(here).count()
+        };
+        let mapped = pmaps.iter().map(maps).sum::<usize>() as u64;
+        assert_eq!(
+            (frame.mappings().into(), frame.handles()),
+            (mapped, mapped + 1)
+        );
+    }
+    for pmap in pmaps.iter() {
+        let mapped = (0..PAGES).filter(|&page| pmap.extract(va_of(page)).is_some());
+        assert_eq!(pmap.resident().pages, mapped.count());
+        pmap.tear_down();
+        assert_eq!(pmap.resident(), EMPTY);
+    }
 }
 
 /// Changes something at random: a mapping in a space, a frame's mappings, or what a program writes.

@@ -3,8 +3,6 @@
 use core::sync::atomic::AtomicUsize;
 
 use super::*;
-use crate::mem::mistake::Mistake;
-use crate::sim::Config;
 
 /// More than are told one by one.
 const MANY: usize = 40;

@@ -2,8 +2,6 @@
 
 use super::*;
 use crate::hw::machine;
-use crate::mem::mistake::Mistake;
-use crate::sim::Config;
 
 /// A space that is loaded again has its translations, until one of them changes.
 #[test]
