@@ -223,7 +223,7 @@ fn change_one_entry() {
         });
     }
     gate.wait_for(4);
-    audit::finds_nothing([&pmap].into_iter(), true);
+    audit::finds_nothing([&pmap], true);
     pmap.tear_down();
 }
 

@@ -118,7 +118,7 @@ fn main() {
         movement::blocked, movement::calls, movement::churned, movement::files,
         movement::refused, movement::waiting, passing,
         passing::chains, passing::places, fbufs::messages, fbufs::memory,
-        fbufs::refused, fbufs::deaths, fbufs::hostile, fbufs::taken, fbuf_library,
+        fbufs::refused, fbufs::deaths, fbufs::hostile, fbufs::taken, fbufs::shown_pages, fbuf_library,
         netserver_library, polling, udp_lite,
         netlink, network::links, network::machines, network::routes, network::packets,
         network::requests, network::zero_copy, network::shown, inet::connections, inet::reading,

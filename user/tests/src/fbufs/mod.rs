@@ -6,6 +6,7 @@ pub mod memory;
 pub mod messages;
 mod raw;
 pub mod refused;
+pub mod shown_pages;
 pub mod taken;
 
 use raw::{Path, *};
