@@ -167,6 +167,15 @@ impl Facts {
         matches!(&self.vendor, b"AuthenticAMD" | b"HygonGenuine")
     }
 
+    /// Whether `invlpg` may leave a global translation where address-space tags are on: some models
+    /// of Alder Lake's and Raptor Lake's generation do with older microcode, whose number virtual
+    /// machines do not tell.
+    #[cfg(any(test, target_os = "none"))]
+    pub(crate) fn leaves_global(&self) -> bool {
+        let model = matches!(self.model, 0x97 | 0x9a | 0xb7 | 0xba | 0xbe | 0xbf);
+        self.is_intel() && self.family == 6 && model
+    }
+
     /// What its model is known not to have.
     fn spared(&self) -> Bugs {
         match (self.is_intel(), self.family, self.model) {
@@ -318,6 +327,12 @@ mod tests {
             ..intel(0x6a)
         };
         assert!(Bugs::of(&partly).contains(Bugs::MMIO_STALE_DATA));
+    }
+
+    #[test]
+    fn some_leave_global_translations() {
+        assert!(intel(0x97).leaves_global() && intel(0xbe).leaves_global());
+        assert!(!intel(0x8f).leaves_global() && !intel(0x3c).leaves_global());
     }
 
     #[test]

@@ -287,7 +287,7 @@ impl Pmap {
         drop(leaf);
         machine::point();
         let old = Pte(above.swap(Pte::table(new).0, Ordering::AcqRel));
-        // Invalidating any one page makes a processor forget the way to the old table.
+        // Invalidating a page behind it makes a processor forget the way to the old table.
         if old.may_be_cached() {
             pending.invalidate(self.holders(), leaf_base(va));
         }

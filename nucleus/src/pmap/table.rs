@@ -367,8 +367,8 @@ impl Pmap {
             *frames -= 1;
             pending.add_table(table);
         }
-        // A processor that ever went this way may have cached it; invalidating any one page makes
-        // it forget all such ways.
+        // A processor that ever went this way may have cached it; invalidating a page behind it
+        // makes it forget that.
         if walked {
             pending.invalidate(self.holders(), base);
         }

@@ -3,13 +3,14 @@
 //! The tag of the kernel's own root is 0. The kernel's half is global and belongs to all tags, the
 //! window for short-lived mappings too, which is not global where there are no tags. Where
 //! programs have roots of their own (Meltdown), nothing is global, and an invalidation would have
-//! to be made for each tag: tags are off there.
+//! to be made for each tag: tags are off there. So they are
+//! on CPUs whose `invlpg` may leave a global translation while tags are on.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::cpu::{Features, features};
-use super::mitigations;
+use super::{identify, mitigations};
 use crate::VirtAddr;
 use crate::hw::options;
 
@@ -35,7 +36,8 @@ pub fn choose(command_line: &str) {
         "off" => Some(false),
         _ => None,
     });
-    let can = features().contains(Features::TAGS) && !mitigations::is_isolated();
+    let is_safe = !mitigations::is_isolated() && !identify::facts().leaves_global();
+    let can = features().contains(Features::TAGS) && is_safe;
     if can && wants.unwrap_or(true) {
         TAGS.store(MOST_TAGS, Ordering::Relaxed);
     }
