@@ -142,9 +142,9 @@ fn a_mapping_is_read_ahead_of_a_program_that_goes_through_it() {
             let at = map_file(map, file.clone(), PAGES * PAGE_SIZE, false);
             let faults = vm::counters::Counter::fault_read_in.total();
             fault(map, at, Kind::Read).unwrap();
-            // The following window is on its way, and the fault has not waited for it.
+            // The following window is on its way; the disk may have answered meanwhile.
             assert_eq!(inode.pages_read.load(SeqCst), 3 * CLUSTER);
-            assert_eq!(file.counts().resident, CLUSTER);
+            assert!([CLUSTER, 3 * CLUSTER].contains(&file.counts().resident));
             for page in 1..PAGES {
                 // The program does something with each page.
                 pause(Duration::from_millis(1));
