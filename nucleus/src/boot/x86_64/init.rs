@@ -101,8 +101,9 @@ pub extern "C" fn nucleus_main(kind: u32, info: u32) -> ! {
     }
     set(found.command_line(), found.archive);
 
-    tags::choose(found.command_line());
-    cpu::set_controls(!mitigations::is_isolated());
+    let are_safe = !mitigations::is_isolated() && !identify::facts().leaves_global();
+    tags::choose(found.command_line(), are_safe);
+    cpu::set_controls(!mitigations::is_isolated(), tags::tags() != 0);
     fpu::enable();
     fpu::detect();
     user::enable_syscall();
@@ -219,7 +220,7 @@ pub fn set_up_cpu(index: usize) {
     gdt::load(percpu::of(index), interrupt_stacks(index));
     set_stacks(index);
     idt::load();
-    cpu::set_controls(!mitigations::is_isolated());
+    cpu::set_controls(!mitigations::is_isolated(), tags::tags() != 0);
     mitigations::set_up_cpu();
     fpu::enable();
     user::enable_syscall();

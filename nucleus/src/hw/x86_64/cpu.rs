@@ -6,8 +6,6 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use bitflags::bitflags;
 
-use super::tags::tags;
-
 /// The memory types by the three bits of a page-table entry: as after a reset, but the second one
 /// is write-combining instead of write-through.
 const MEMORY_TYPES: u64 = 0x0007_0406_0007_0106;
@@ -132,8 +130,9 @@ pub fn detect() {
 }
 
 /// Sets this CPU's control registers: every protection that it has is on. `keeps_global`:
-/// translations of the kernel's half stay when another root is loaded. The root is loaded by tag 0.
-pub fn set_controls(keeps_global: bool) {
+/// translations of the kernel's half stay when another root is loaded. `has_tags`: roots are loaded
+/// by address-space tags, the present one by 0.
+pub fn set_controls(keeps_global: bool, has_tags: bool) {
     let has = |feature, bit| if features().contains(feature) { bit } else { 0 };
     let cr0 = CR0_PROTECTED
         | CR0_MONITOR_FPU
@@ -148,7 +147,7 @@ pub fn set_controls(keeps_global: bool) {
         | CR4_SIMD_EXCEPTIONS
         | has(Features::UMIP, CR4_UMIP)
         | has(Features::FSGSBASE, CR4_FSGSBASE)
-        | if tags() == 0 { 0 } else { CR4_TAGS }
+        | if has_tags { CR4_TAGS } else { 0 }
         | has(Features::XSAVE, CR4_XSAVE)
         | has(Features::SMEP, CR4_SMEP)
         | has(Features::SMAP, CR4_SMAP);

@@ -10,7 +10,6 @@ use core::arch::asm;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::cpu::{Features, features};
-use super::{identify, mitigations};
 use crate::VirtAddr;
 use crate::hw::options;
 
@@ -28,17 +27,15 @@ pub(crate) fn tags() -> usize {
     TAGS.load(Ordering::Relaxed)
 }
 
-/// Decides by the command line (`tags=on`, the default, or `off`), the features and the
-/// mitigations. Before the first [`set_controls`](super::cpu::set_controls).
-pub fn choose(command_line: &str) {
+/// Decides by the command line (`tags=on`, the default, or `off`) and the features, if they can be
+/// used at all. Before the first [`set_controls`](super::cpu::set_controls).
+pub fn choose(command_line: &str, are_safe: bool) {
     let wants = options::last_value(command_line, "tags", |value| match value {
         "on" => Some(true),
         "off" => Some(false),
         _ => None,
     });
-    let is_safe = !mitigations::is_isolated() && !identify::facts().leaves_global();
-    let can = features().contains(Features::TAGS) && is_safe;
-    if can && wants.unwrap_or(true) {
+    if are_safe && features().contains(Features::TAGS) && wants.unwrap_or(true) {
         TAGS.store(MOST_TAGS, Ordering::Relaxed);
     }
 }
