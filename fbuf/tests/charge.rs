@@ -6,51 +6,27 @@ mod process;
 mod support;
 
 use std::{
-    alloc::{GlobalAlloc, Layout, System},
     array,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    sync::{Arc, OnceLock},
 };
 
 use fbuf::region::{MOST_MESSAGES, Mode, Path};
-use nucleus::PAGE_SIZE;
+use nucleus::sim::CountedHeap;
 use process::{CACHED, Process};
 use vm::account::{self, Account, Kind};
 
-/// Counts the bytes that are allocated now.
-struct Counted;
-
-static BYTES: AtomicUsize = AtomicUsize::new(0);
-
 #[global_allocator]
-static ALLOCATOR: Counted = Counted;
-
-// SAFETY: all calls go to the system's allocator.
-unsafe impl GlobalAlloc for Counted {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        BYTES.fetch_add(layout.size(), Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        BYTES.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
+static HEAP: CountedHeap = CountedHeap::new();
 
 static ACCOUNT: OnceLock<Arc<Account>> = OnceLock::new();
 
 /// The bytes that are kept, and those that are charged.
 fn figures() -> [usize; 2] {
     let account = ACCOUNT.get().expect("an account");
-    [BYTES.load(Relaxed), account.bytes(Kind::Fbufs)]
+    [HEAP.bytes(), account.bytes(Kind::Fbufs)]
 }
 
-/// Nobody frees messages of so many ranges of pages each.
+/// Sends messages of so many ranges of pages each, which no receiver frees.
 fn hoard(ranges: usize) {
     let sender = Process::new();
     let receivers: [Process; 15] = array::from_fn(|_| Process::new());
@@ -69,13 +45,7 @@ fn hoard(ranges: usize) {
     }
     add(before);
     let start = path.grow(&sender.domain, 1).expect("memory").start;
-    for i in 0..ranges {
-        let at = start + i * 64;
-        let data = start + (64 + 2 * i) * PAGE_SIZE;
-        let next = if i + 1 < ranges { 64 } else { 32 };
-        assert!(sender.set_node(at, [2, 0, (at + 32).0 as u64, (at + next).0 as u64]));
-        sender.set_leaf(at + 32, data, 8);
-    }
+    drop(sender.set_separate(start, ranges));
     let before = figures();
     let mut sent = 0;
     for _ in 0..MOST_MESSAGES {

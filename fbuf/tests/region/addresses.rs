@@ -83,7 +83,7 @@ pub fn have_owners() {
     assert!(source.is_own && !source.is_senders);
     own.attach(&first).expect("room");
     assert!(ask(at_own).expect("readable").is_senders);
-    // What it cannot read itself, and what is nobody's.
+    // What it cannot read itself, and addresses that belong to no path.
     let hidden = path(&other, 0);
     let at_hidden = grow(&hidden, &other, 1);
     assert_eq!(ask(at_hidden), Err(Errno::EFAULT));

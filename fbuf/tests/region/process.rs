@@ -44,6 +44,19 @@ impl Process {
         assert!(self.set_node(at, [1, len as u64, data.0 as u64, 0]));
     }
 
+    /// Makes an aggregate of `count` separate pages at `start`, a page with nodes for each 50;
+    /// returns where their bytes are.
+    pub fn set_separate(&self, start: VirtAddr, count: usize) -> impl Iterator<Item = VirtAddr> {
+        let data = move |i| start + (64 + 2 * i) * PAGE_SIZE;
+        for i in 0..count {
+            let at = start + i * 64;
+            let next = if i + 1 < count { 64 } else { 32 };
+            assert!(self.set_node(at, [2, 0, (at + 32).0 as u64, (at + next).0 as u64]));
+            self.set_leaf(at + 32, data(i), 8);
+        }
+        (0..count).map(data)
+    }
+
     pub fn leave(&self) {
         self.domain.end();
         self.map.tear_down();

@@ -11,14 +11,9 @@ use nucleus::{PAGE_SIZE, counters::Counter, task};
 use super::process::{Process, SECURED, UNCACHED, pages};
 use super::support::{Tasks, byte};
 
-/// Makes an aggregate of `count` separate pages at `start`, a page with nodes for each 50.
+/// Makes an aggregate of `count` separate pages at `start`, with a number in each.
 fn separate(sender: &Process, start: nucleus::VirtAddr, count: usize) {
-    for i in 0..count {
-        let at = start + i * 64;
-        let data = start + (64 + 2 * i) * PAGE_SIZE;
-        let next = if i + 1 < count { 64 } else { 32 };
-        assert!(sender.set_node(at, [2, 0, (at + 32).0 as u64, (at + next).0 as u64]));
-        sender.set_leaf(at + 32, data, 8);
+    for (i, data) in sender.set_separate(start, count).enumerate() {
         assert_eq!(sender.map.write(data, &[i as u8, 1]), 2);
     }
 }

@@ -303,9 +303,9 @@ impl Channel {
         self.receive_lent(|_| None)
     }
 
-    /// Receives as [`receive`](Channel::receive). By memfds, whose paths' receivers nobody knows,
-    /// `lend` gives for an address of another path the membership in it, if the sender can read
-    /// that path, too.
+    /// Receives as [`receive`](Channel::receive). By memfds, where no kernel knows a path's
+    /// receivers, `lend` gives for an address of another path the membership in it, if the sender
+    /// can read that path, too.
     ///
     /// # Errors
     /// Those of [`receive`](Channel::receive).

@@ -97,7 +97,7 @@ fn boot(bench: &Bench, cpus: u32, options: &[&str], script: &str) -> Result<Stri
     })
 }
 
-/// Bochs's description of the machine. Its screen is served to nobody.
+/// Returns Bochs's description of the machine. Its screen is a VNC server without a client.
 fn machine(folder: &Path, cpus: u32) -> Result<String> {
     let file = |name: &str| folder.join(name);
     let mut text = String::new();

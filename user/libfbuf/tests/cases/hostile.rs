@@ -68,7 +68,7 @@ impl Ring {
         offer_at(socket, self.fbuf.as_ptr().addr() as u64, path);
     }
 
-    /// Sends a message with this root, and wakes nobody.
+    /// Sends a message with this root without a wake-up.
     pub(super) fn send(&mut self, root: u64) {
         set(&mut self.fbuf, MESSAGES / 2 + 2 * self.sent, root);
         self.sent += 1;

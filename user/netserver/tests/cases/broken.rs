@@ -196,8 +196,8 @@ pub fn silent(backend: Backend) {
     }
 }
 
-/// A client names, by its ring, bytes that only another client and the server read. They are sent
-/// to nobody, whether or not the receiver may read its path.
+/// A client names, by its ring, bytes that only another client and the server read. They are not
+/// sent, whether or not the receiver may read its path.
 pub fn thief(backend: Backend) {
     let served = Served::start(backend, by_rings());
     let mut victim = served.bind(1);

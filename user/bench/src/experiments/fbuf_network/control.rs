@@ -1,5 +1,5 @@
-//! What two guests say to each other in Ethernet frames of a type of its own, whoever has the card:
-//! requests, each repeated until it is answered.
+//! Requests between two guests in Ethernet frames of a type of their own, which pass whether the
+//! kernel or a program has the card. Each is repeated until it is answered.
 
 use std::ffi::CString;
 use std::fs;
