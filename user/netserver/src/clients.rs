@@ -37,7 +37,7 @@ impl Default for Limits {
             ports: 64,
             datagrams: 64,
             bytes: 8 << 20,
-            has_rings: false,
+            has_rings: true,
         }
     }
 }

@@ -42,10 +42,10 @@ fn command() -> Command {
                 .help("Take over a card"),
         )
         .arg(
-            Arg::new("rings")
-                .long("rings")
+            Arg::new("no-rings")
+                .long("no-rings")
                 .action(ArgAction::SetTrue)
-                .help("Carry messages of cached, volatile paths by rings, not through the kernel"),
+                .help("Carry all messages through the kernel"),
         )
         .arg(
             Arg::new("large")
@@ -104,7 +104,7 @@ fn serve(options: &ArgMatches) -> io::Result<()> {
     let socket = options.get_one::<String>("socket");
     let socket = socket.map_or(protocol::SOCKET, String::as_str);
     let limits = Limits {
-        has_rings: options.get_flag("rings"),
+        has_rings: !options.get_flag("no-rings"),
         ..Limits::default()
     };
     let mut server = Server::new(&domain, socket, config, link, limits)?;

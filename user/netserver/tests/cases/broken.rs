@@ -9,11 +9,11 @@ use libfbuf::{
     send_descriptor,
 };
 use netserver::{
-    UdpSocket,
+    Limits, UdpSocket,
     protocol::{self, Header, Op},
 };
 
-use super::serving::{Served, address, by_rings, bytes_of, fork_ready};
+use super::serving::{Served, address, bytes_of, fork_ready};
 use super::{Draws, status_of, wait};
 
 fn kill(process: libc::pid_t) {
@@ -24,7 +24,7 @@ fn kill(process: libc::pid_t) {
 
 /// The port of a client that is killed is free again; its datagrams are readable.
 pub fn client_killed(backend: Backend) {
-    let served = Served::start(backend, by_rings());
+    let served = Served::start(backend, Limits::default());
     for round in 0..10u8 {
         let mut receiver = served.bind(1);
         let client = fork_ready(|ready| {
@@ -58,7 +58,7 @@ pub fn client_killed(backend: Backend) {
 
 /// Clients get an error, connect again, and go on.
 pub fn server_killed(backend: Backend) {
-    let mut served = Served::start(backend, by_rings());
+    let mut served = Served::start(backend, Limits::default());
     let mut first = served.bind(1);
     let mut second = served.bind(2);
     first.connect(address(2)).expect("a peer");
@@ -90,7 +90,7 @@ pub fn server_killed(backend: Backend) {
 /// A client that sends messages of random bytes, and of headers that are not for it to send, ends;
 /// others do not notice.
 pub fn hostile(backend: Backend) {
-    let served = Served::start(backend, by_rings());
+    let served = Served::start(backend, Limits::default());
     let mut first = served.bind(1);
     let mut draws = Draws(7);
     for round in 0..40u8 {
@@ -178,7 +178,7 @@ fn attack(backend: Backend, served: &Served, round: u8) -> std::io::Result<()> {
 
 /// Connections on which nothing comes, and those that end at once, keep no one waiting.
 pub fn silent(backend: Backend) {
-    let served = Served::start(backend, by_rings());
+    let served = Served::start(backend, Limits::default());
     let open = || UnixStream::connect(served.options().server).expect("a connection");
     let mut silent: Vec<_> = (0..50).map(|_| open()).collect();
     for _ in 0..50 {
@@ -199,7 +199,7 @@ pub fn silent(backend: Backend) {
 /// A client names, by its ring, bytes that only another client and the server read. They are not
 /// sent, whether or not the receiver may read its path.
 pub fn thief(backend: Backend) {
-    let served = Served::start(backend, by_rings());
+    let served = Served::start(backend, Limits::default());
     let mut victim = served.bind(1);
     let secret = victim.path().copy(&SECRET).expect("memory");
     let at = secret.fragments().next().expect("bytes").address();

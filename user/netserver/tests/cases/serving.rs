@@ -26,14 +26,6 @@ pub struct Served {
     process: libc::pid_t,
 }
 
-/// The usual limits; messages go by rings.
-pub fn by_rings() -> Limits {
-    Limits {
-        has_rings: true,
-        ..Limits::default()
-    }
-}
-
 impl Served {
     pub fn start(backend: Backend, limits: Limits) -> Served {
         let socket = env::temp_dir().join(format!("netserver-{}", process::id()));
@@ -112,7 +104,7 @@ pub fn fork_ready(body: impl FnOnce(&dyn Fn())) -> libc::pid_t {
 
 /// Two clients exchange datagrams of many sizes.
 pub fn two_clients(backend: Backend) {
-    exchange(&Served::start(backend, by_rings()));
+    exchange(&Served::start(backend, Limits::default()));
 }
 
 /// The same through the kernel.
@@ -169,7 +161,7 @@ fn exchange(served: &Served) {
 
 /// Datagrams between clients that have not said whom they send to.
 pub fn not_connected(backend: Backend) {
-    datagrams_to_a_stranger(&Served::start(backend, by_rings()));
+    datagrams_to_a_stranger(&Served::start(backend, Limits::default()));
 }
 
 fn datagrams_to_a_stranger(served: &Served) {
@@ -204,7 +196,7 @@ fn datagrams_to_a_stranger(served: &Served) {
 /// A client sends a body back that came from one that is not connected to it: what the server has
 /// copied, which only the client reads.
 pub fn sent_back(backend: Backend) {
-    let served = Served::start(backend, by_rings());
+    let served = Served::start(backend, Limits::default());
     let mut first = served.bind(1);
     let other = fork_ready(|ready| {
         let mut second = served.bind(2);
@@ -227,7 +219,7 @@ pub fn sent_back(backend: Backend) {
 
 /// More datagrams of a connected sender than any queue holds.
 pub fn many(backend: Backend) {
-    let served = Served::start(backend, by_rings());
+    let served = Served::start(backend, Limits::default());
     let mut sender = served.bind(1);
     let other = fork_ready(|ready| {
         let mut receiver = served.bind(3);
@@ -255,7 +247,7 @@ pub fn many(backend: Backend) {
 
 /// Ports are bound once, chosen, and freed.
 pub fn ports(backend: Backend) {
-    let served = Served::start(backend, by_rings());
+    let served = Served::start(backend, Limits::default());
     let domain = Domain::enter(backend).expect("the region");
     let bind = |port| UdpSocket::bind(&domain, port, served.options());
     let first = bind(100).expect("a socket");
@@ -275,7 +267,7 @@ pub fn ports(backend: Backend) {
 pub fn hoarder(backend: Backend) {
     let limits = Limits {
         datagrams: 8,
-        ..by_rings()
+        ..Limits::default()
     };
     let served = Served::start(backend, limits);
     let mut hoarder = served.bind(1);
@@ -305,7 +297,7 @@ pub fn hoarder(backend: Backend) {
 
 /// A connected sender and its receiver in one process.
 pub fn alone(backend: Backend) {
-    let served = Served::start(backend, by_rings());
+    let served = Served::start(backend, Limits::default());
     let (mut sender, mut receiver) = (served.bind(1), served.bind(3));
     sender.connect(address(3)).expect("a peer");
     for burst in [1, 2, 40, 10] {
@@ -325,7 +317,7 @@ pub fn alone(backend: Backend) {
 pub fn large(backend: Backend) {
     const LEN: usize = 1 << 20;
     const ROUNDS: u8 = 24;
-    let served = Served::start(backend, by_rings());
+    let served = Served::start(backend, Limits::default());
     let (mut is_bound, bound) = UnixStream::pair().expect("sockets");
     let sender = fork(|| {
         is_bound.read_exact(&mut [0]).expect("a receiver");
