@@ -116,7 +116,7 @@ fn chosen_sizes_stay() {
     });
 }
 
-/// All buffers together grow by a sixteenth of memory; a connection that ends makes room for
+/// All buffers together grow by a sixteenth of memory; a socket that is closed makes room for
 /// others.
 #[test]
 fn growth_is_limited() {
@@ -142,11 +142,44 @@ fn growth_is_limited() {
             for end in all.iter().flatten() {
                 end.close(true);
             }
+            drop(all);
             let ends = pair.connect(Family::V4, options());
             stream(&pair, &ends, 6 << 20);
             assert!(ends[0].summary().options.send_buffer > START);
             ends.iter().for_each(|end| end.close(true));
             pair.run(200 * MS);
         }
+    });
+}
+
+/// What a buffer has grown by counts as long as unread bytes are in it, which may be longer than
+/// its connection.
+#[test]
+fn unread_bytes_count_after_their_connection() {
+    on_machine(8192, || {
+        let most = frame::total() / 16 * 4096;
+        let pair = far(9000);
+        let mut readers = Vec::new();
+        for _ in 0..6 {
+            let ends = pair.connect(Family::V4, options());
+            stream(&pair, &ends, 6 << 20);
+            assert_eq!(send(&ends[0], &[7; 65_536]), Ok(65_536));
+            pair.run(200 * MS);
+            let [writer, reader] = ends;
+            writer.close(true);
+            pair.run(200 * MS);
+            readers.push(reader);
+        }
+        let sizes = readers.iter().map(|end| end.summary().options);
+        let grown: usize = sizes.map(|it| it.receive_buffer - START).sum();
+        assert!(grown > 0 && grown <= most, "{grown} bytes of {most}");
+        for reader in &readers {
+            assert!(receive(reader, 65_536).is_ok_and(|bytes| !bytes.is_empty()));
+            reader.close(false);
+        }
+        drop(readers);
+        let ends = pair.connect(Family::V4, options());
+        stream(&pair, &ends, 6 << 20);
+        assert!(ends[1].summary().options.receive_buffer > START);
     });
 }

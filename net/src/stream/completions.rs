@@ -183,13 +183,13 @@ impl Stream {
     pub fn await_completion(&self, is_copied: bool) {
         let tells = {
             let mut chain = self.queue.lock();
-            let is_over = chain.state.broken || !self.uses_packets;
+            let is_over = chain.state.broken || !self.uses_packets();
             let end = if is_over { 0 } else { chain.end() };
             let arrived = chain.state.arrived;
             let Some(completions) = &mut chain.state.completions else {
                 return;
             };
-            completions.note(end, is_copied || !self.uses_packets);
+            completions.note(end, is_copied || !self.uses_packets());
             let tells = completions.arrived(arrived);
             if tells {
                 self.has_news.store(true, Relaxed);

@@ -2,6 +2,8 @@
 //! sent, and join the inbound one when they have arrived. The block of the connection is the only
 //! reader of the one and the only writer of the other, one at a time.
 
+use alloc::sync::Arc;
+
 use abi::{Errno, Result};
 use fbuf::{
     Aggregate,
@@ -9,7 +11,11 @@ use fbuf::{
 };
 use nucleus::frame::Contents;
 
-use super::{Stream, StreamState, is_writable, room};
+use super::{
+    Stream, StreamState,
+    growth::{Growth, Share},
+    is_writable, room,
+};
 
 /// Bytes of the limit for each slice that is taken, besides a few; and of what is above the first
 /// limit of a connection: each slice may hold a whole frame.
@@ -35,10 +41,11 @@ fn most_taken(n: usize) -> usize {
 }
 
 impl Stream {
-    /// Makes the stream one of a connection whose segments are packets.
-    pub fn by_packets(self) -> Stream {
+    /// Makes the stream one of a connection whose segments are packets. Its buffers grow within
+    /// `all` streams' part.
+    pub fn by_packets(self, all: Arc<Growth>) -> Stream {
         Stream {
-            uses_packets: true,
+            growth: Some(Share::new(all)),
             ..self
         }
     }
@@ -46,7 +53,12 @@ impl Stream {
     /// Tells whether the connection's segments are packets.
     #[inline]
     pub fn uses_packets(&self) -> bool {
-        self.uses_packets
+        self.growth.is_some()
+    }
+
+    /// Returns by how many of so many bytes its buffers may grow, which count from now on.
+    pub fn add_growth(&self, bytes: usize) -> usize {
+        self.growth.as_ref().map_or(0, |share| share.add(bytes))
     }
 
     /// Returns how many bytes wait to be sent.

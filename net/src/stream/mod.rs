@@ -4,6 +4,7 @@
 //! - this file: [`Stream`], its ends and limits;
 //! - `transfer`: reading and writing;
 //! - `line`: the bytes of connections whose segments are packets;
+//! - `growth`: the memory by which buffers grow by themselves;
 //! - `completions`: news for writers that leave their bytes alone meanwhile;
 //! - `urgent`: the urgent byte.
 
@@ -17,13 +18,16 @@ use vm::{TransferCall, account::Stock};
 use crate::Waits;
 
 mod completions;
+mod growth;
 mod line;
 mod transfer;
 mod urgent;
 
 use completions::Completions;
+use growth::Share;
 
 pub use completions::Completion;
+pub use growth::{Growth, most as most_growth};
 pub use transfer::{Read, Written};
 
 /// Bytes on their way in one direction.
@@ -35,8 +39,8 @@ pub struct Stream {
     sender: Arc<Waits>,
     /// The connection is one of IPv6.
     is_v6: bool,
-    /// The connection's segments are packets: see `line`.
-    uses_packets: bool,
+    /// By how much its buffers have grown, if the connection's segments are packets: see `line`.
+    growth: Option<Share>,
     /// There is news for a writer about its bytes. Changes with the chain locked.
     has_news: AtomicBool,
 }
@@ -149,7 +153,7 @@ impl Stream {
             receiver,
             sender,
             is_v6,
-            uses_packets: false,
+            growth: None,
             has_news: AtomicBool::new(false),
         }
     }

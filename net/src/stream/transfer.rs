@@ -261,7 +261,7 @@ impl Stream {
             return Ok(call.refusal.unwrap_or(Written::Bytes(0)));
         }
         // The segments of a connection over a card are counted where they are sent.
-        if !self.uses_packets {
+        if !self.uses_packets() {
             Counter::loopback_packets.add(1);
             Counter::loopback_packets_v6.add(self.is_v6.into());
             Counter::tcp_segments.add(1);
@@ -304,7 +304,7 @@ impl Stream {
             has_taken: false,
             has_made_room: false,
             wake: false,
-            by_packets: self.uses_packets,
+            by_packets: self.uses_packets(),
             writable: &self.sender.writable,
         }
     }

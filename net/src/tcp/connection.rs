@@ -15,7 +15,6 @@ use super::{
     IpFields, MOST_RECEIVE_BUFFER, MOST_SEND_BUFFER, Options, Pair, Socket, Tcp,
     block::{Block, Delivery, Host, Path, State},
     format,
-    growth::Share,
     segment::Segment,
 };
 use crate::{
@@ -60,8 +59,6 @@ pub struct Connection {
     pub armed: AtomicU64,
     /// Its listener waits for the first bytes (`TCP_DEFER_ACCEPT`).
     pub is_deferred: AtomicBool,
-    /// By how much its buffers have grown.
-    growth: Share,
 }
 
 /// What the lock of a connection guards.
@@ -72,12 +69,13 @@ struct Driven {
 }
 
 /// Makes the streams from and to the network for a socket.
-fn streams(socket: &Socket, is_v6: bool) -> (Arc<Stream>, Arc<Stream>) {
+fn streams(tcp: &Tcp, socket: &Socket, is_v6: bool) -> (Arc<Stream>, Arc<Stream>) {
     let options = socket.inner().options;
     let stream = |limit| {
         let stock = Stock::new(socket.account().cloned(), Kind::Sockets);
         let waits = socket.waits();
-        Stream::new(waits.clone(), waits.clone(), limit, is_v6, stock).by_packets()
+        Stream::new(waits.clone(), waits.clone(), limit, is_v6, stock)
+            .by_packets(tcp.growth.clone())
     };
     let inbound = stream(options.receive_buffer);
     inbound.set_low_water(options.low_water);
@@ -93,9 +91,8 @@ impl Connection {
         route: Route,
         begin: impl FnOnce(&mut dyn Host) -> Block,
     ) -> Arc<Connection> {
-        let (inbound, outbound) = streams(&socket, pair.remote.is_ipv6());
+        let (inbound, outbound) = streams(tcp, &socket, pair.remote.is_ipv6());
         let route = SpinLock::new(Rank::Leaf, route);
-        let growth = Share::new(tcp.growth.clone());
         let (interface, fields) = {
             let options = &socket.inner().options;
             (options.name.interface, options.ip_fields(pair.is_v4()))
@@ -103,7 +100,6 @@ impl Connection {
         let mut line = Line {
             network: &tcp.network,
             socket: &socket,
-            growth: &growth,
             pair: &pair,
             route: &route,
             inbound: &inbound,
@@ -128,7 +124,6 @@ impl Connection {
             driven: Mutex::new(crate::rank::NET_CONNECTION, driven),
             armed: AtomicU64::new(u64::MAX),
             is_deferred: AtomicBool::new(false),
-            growth,
         })
     }
 
@@ -152,7 +147,6 @@ impl Connection {
         let mut line = Line {
             network: &tcp.network,
             socket: &self.socket,
-            growth: &self.growth,
             pair: &self.pair,
             route: &self.route,
             inbound: &self.inbound,
@@ -194,7 +188,6 @@ impl Connection {
 struct Line<'a> {
     network: &'a Network,
     socket: &'a Socket,
-    growth: &'a Share,
     pair: &'a Pair,
     route: &'a SpinLock<Route>,
     inbound: &'a Stream,
@@ -249,7 +242,7 @@ impl Line<'_> {
             if is_fixed || bytes <= old {
                 return;
             }
-            *size += self.growth.add(bytes - old);
+            *size += stream.add_growth(bytes - old);
             (old, *size)
         };
         stream.change_limit(old, new);

@@ -8,7 +8,7 @@
 //! - `pair_table`: the hash tables of connections by their two ends;
 //! - `wire`: segments between two ends on this machine, which travel as they are;
 //! - `connection`: an end whose segments are packets; `lookup`: how packets and timers find it;
-//!   `format`: its headers; `growth`: the memory by which buffers grow;
+//!   `format`: its headers;
 //! - [`block`]: one end, the state machine; [`segment`]: what it exchanges; `secret`: numbers that
 //!   another machine cannot guess.
 
@@ -19,7 +19,6 @@ mod connection;
 mod cookies;
 mod events;
 mod format;
-mod growth;
 mod lookup;
 mod pair;
 mod pair_table;
@@ -33,7 +32,6 @@ mod wire;
 
 pub use block::State;
 pub use calls::Progress;
-pub use growth::most as most_growth;
 pub use pair::Pair;
 pub use socket::{
     IpFields, MOST_RECEIVE_BUFFER, MOST_SEND_BUFFER, Options, Phase, SEND_BUFFER, Socket, Summary,

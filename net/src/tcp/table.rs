@@ -23,7 +23,6 @@ use super::{
     block::{Block, State},
     connection::Connection as Line,
     cookies::Cookies,
-    growth::Growth,
     lookup::Lookup,
     pair_table::{HasPair, PairTable},
     secret::Secret,
@@ -33,6 +32,7 @@ use super::{
 use crate::{
     ip::{Network, Route},
     ports::{Hold, Ports, Rule},
+    stream::Growth,
     timer::{Alarm, now},
 };
 

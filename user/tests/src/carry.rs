@@ -131,21 +131,32 @@ impl Side {
         self.attempt(|socket| socket.send_to(body, to)).map(drop)
     }
 
-    /// Receives a datagram, for which it waits so many milliseconds (-1: forever).
+    /// Receives a datagram, for which it waits so many milliseconds (-1: forever). Other things wake
+    /// it, too (notices of fbufs, the end of the server): those take nothing from the time.
     fn receive(&mut self, milliseconds: i32) -> io::Result<Option<Incoming>> {
-        if let Some(it) = self.attempt(UdpSocket::try_receive)? {
-            return Ok(Some(it));
-        }
-        if self.attempt(UdpSocket::arm)? == Some(false) {
-            let mut entry = libc::pollfd {
-                fd: self.socket.descriptor()?.as_raw_fd(),
-                events: libc::POLLIN | libc::POLLRDHUP,
-                revents: 0,
+        let since = Instant::now();
+        loop {
+            if let Some(it) = self.attempt(UdpSocket::try_receive)? {
+                return Ok(Some(it));
+            }
+            let passed = i32::try_from(since.elapsed().as_millis()).unwrap_or(i32::MAX);
+            let left = match milliseconds {
+                ..0 => milliseconds,
+                0.. => milliseconds.saturating_sub(passed),
             };
-            // SAFETY: one entry, which lives across the call.
-            unsafe { libc::poll(&raw mut entry, 1, milliseconds) };
+            if left == 0 {
+                return Ok(None);
+            }
+            if self.attempt(UdpSocket::arm)? == Some(false) {
+                let mut entry = libc::pollfd {
+                    fd: self.socket.descriptor()?.as_raw_fd(),
+                    events: libc::POLLIN | libc::POLLRDHUP,
+                    revents: 0,
+                };
+                // SAFETY: one entry, which lives across the call.
+                unsafe { libc::poll(&raw mut entry, 1, left) };
+            }
         }
-        self.attempt(UdpSocket::try_receive)
     }
 }
 

@@ -586,7 +586,7 @@ fn ping_groups() -> Entry {
 
 /// `tcp_mem`: three numbers of pages. Buffers grow by themselves up to the second one.
 fn tcp_memory() -> String {
-    let pressure = net::tcp::most_growth() / nucleus::PAGE_SIZE;
+    let pressure = net::stream::most_growth() / nucleus::PAGE_SIZE;
     let least = pressure / 4 * 3;
     format!("{least}\t{pressure}\t{}", 2 * least)
 }

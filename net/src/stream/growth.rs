@@ -1,4 +1,4 @@
-//! The memory by which buffers may grow by themselves: all connections together have a part of the
+//! The memory by which buffers may grow by themselves: all streams together have a part of the
 //! machine's (Linux's `tcp_mem`). What is in a buffer is charged to its owner besides.
 
 use alloc::sync::Arc;
@@ -18,7 +18,7 @@ pub fn most() -> usize {
 #[derive(Default)]
 pub struct Growth(AtomicUsize);
 
-/// The part of one connection, which ends with it.
+/// The part of one stream. It ends with the stream, which unread bytes keep after their connection.
 pub struct Share {
     all: Arc<Growth>,
     bytes: AtomicUsize,
