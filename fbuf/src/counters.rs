@@ -19,6 +19,12 @@ nucleus::counters! {
     fbuf_pages_dropped,
     /// Bytes of files and queues that became contents of fbufs without being copied.
     fbuf_bytes_taken,
+    /// Bytes that a receiver got in fbufs of the kernel, where a device has written them.
+    fbuf_kernel_bytes_passed,
+    /// Bytes that the kernel copied into its fbufs for a receiver.
+    fbuf_kernel_bytes_copied,
+    /// Packets that a receiver did not get in fbufs of the kernel, as none was free.
+    fbuf_kernel_missed,
     /// Pages of fbufs that the originator lost the right to write.
     fbuf_secured,
 }

@@ -11,7 +11,7 @@ use super::{Mode, table};
 pub struct PathStatus {
     /// Its number.
     pub id: u64,
-    /// The process of the originator.
+    /// The process of the originator; 0: the kernel.
     pub owner: u32,
     /// The originator is gone.
     pub is_over: bool,
@@ -46,7 +46,7 @@ pub fn statuses() -> Result<Vec<PathStatus>> {
         statuses.push(PathStatus {
             id: path.id(),
             owner: path.owner(),
-            is_over: state.originator.is_none(),
+            is_over: !state.has_originator(),
             mode: path.mode(),
             chunks: state.chunks(),
             limit: path.limit(),

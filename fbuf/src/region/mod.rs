@@ -22,6 +22,9 @@
 //! ([`MapRequest::stays`](vm::MapRequest::stays)), so removing a run's addresses removes all of
 //! them.
 //!
+//! - [`Pool`]: a path whose originator is the kernel: what devices and the kernel write is read by
+//!   the receivers where it lies.
+//!
 //! # Locks
 //!
 //! `table` (the region's) and each path have one sleeping lock; two paths are never locked
@@ -32,6 +35,8 @@
 mod bits;
 mod domain;
 mod idle;
+mod kernel;
+mod kernel_pages;
 mod listing;
 mod message;
 mod mode;
@@ -46,6 +51,8 @@ mod transfer;
 
 pub use domain::Domain;
 pub use idle::reclaim_idle;
+pub use kernel::Pool;
+pub use kernel_pages::Part;
 pub use listing::{PathStatus, statuses};
 pub use message::MOST_MESSAGES;
 pub use mode::{Mode, default_mode, set_default_mode};

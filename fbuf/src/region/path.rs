@@ -67,8 +67,10 @@ const BELL_BYTES: usize = 8192;
 
 /// The state of a path.
 pub(super) struct State {
-    /// `None` once it has ended or left.
+    /// `None` once it has ended or left, and of a path of the kernel.
     pub originator: Option<Arc<Domain>>,
+    /// The kernel is the originator, and has not ended the path.
+    pub is_kernels: bool,
     pub members: [Option<Member>; MOST_MEMBERS],
     /// How many receivers have joined, of which some may have left.
     pub joined: u64,
@@ -103,18 +105,33 @@ impl Path {
             _ => return Err(Errno::EINVAL),
         };
         check_not_scarce()?;
-        let path = table::lock().add_path(|id| {
+        let path = Path::make(Some(originator), mode, limit)?;
+        originator.join(&path)?;
+        Ok(path)
+    }
+
+    /// Makes a path of a domain, or of the kernel.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(super) fn make(
+        originator: Option<&Arc<Domain>>,
+        mode: Mode,
+        limit: usize,
+    ) -> Result<Arc<Path>> {
+        table::lock().add_path(|id| {
             Arc::new_cyclic(|own| Path {
                 id,
                 mode,
                 limit,
-                originator: originator.id(),
-                owner: originator.owner(),
+                originator: originator.map_or(0, |it| it.id()),
+                owner: originator.map_or(0, |it| it.owner()),
                 own: own.clone(),
                 state: Mutex::new(
                     crate::rank::FBUF_PATH,
                     State {
-                        originator: Some(originator.clone()),
+                        originator: originator.cloned(),
+                        is_kernels: originator.is_none(),
                         members: array::from_fn(|_| None),
                         joined: 0,
                         runs: Vec::new(),
@@ -130,9 +147,7 @@ impl Path {
                 bells: array::from_fn(|_| WaitQueue::new()),
                 is_over: AtomicBool::new(false),
             })
-        })?;
-        originator.join(&path)?;
-        Ok(path)
+        })
     }
 
     /// Returns its number, which no other path has had.
@@ -145,7 +160,7 @@ impl Path {
         self.mode
     }
 
-    /// Returns the number of the originator's domain.
+    /// Returns the number of the originator's domain; 0: the kernel.
     pub fn originator(&self) -> u64 {
         self.originator
     }
@@ -206,7 +221,7 @@ impl Path {
             Role::Originator => return Err(Errno::EPERM),
             Role::Stranger => {}
         }
-        if state.originator.is_none() {
+        if !state.has_originator() {
             return Err(Errno::EPIPE);
         }
         let free = state.members.iter().position(Option::is_none);
@@ -245,9 +260,26 @@ impl Path {
         if state.chunks() + chunks > self.limit {
             return Err(Errno::ENOSPC);
         }
+        let made = self.add_run(&mut state, chunks, 0, |_| Ok(()))?;
+        Ok(made.range())
+    }
+
+    /// Adds a run of free chunks, which `fill` may fill before it is mapped. Its records take `more`
+    /// bytes besides the usual ones.
+    ///
+    /// # Errors
+    /// `ENOSPC` beyond the limit of the user and where the region is full, `ENOMEM`; those of
+    /// `fill`.
+    pub(super) fn add_run(
+        &self,
+        state: &mut State,
+        chunks: usize,
+        more: usize,
+        fill: impl FnOnce(&Run) -> Result<()>,
+    ) -> Result<Arc<Run>> {
         state.runs.try_reserve(1)?;
         let pages = chunks * (super::CHUNK / nucleus::PAGE_SIZE);
-        let bytes = RunShares::bytes_for(pages);
+        let bytes = RunShares::bytes_for(pages) + more;
         let account = account::current();
         let charge_addresses = || match &account {
             None => Ok(None),
@@ -262,8 +294,12 @@ impl Path {
             let run = Run::new(path.clone(), start, chunks, charge)?;
             Ok(Arc::new(run))
         })?;
-        let given = RunShares::new(run.clone(), domain.clone()).and_then(|shares| {
-            domain.map(&run, true)?;
+        let originator = state.originator.clone();
+        let given = RunShares::new(run.clone(), originator.clone()).and_then(|shares| {
+            fill(&run)?;
+            if let Some(domain) = &originator {
+                domain.map(&run, true)?;
+            }
             if self.mode.is_cached() {
                 for member in state.members.iter().flatten() {
                     member.domain.map(&run, false)?;
@@ -277,7 +313,7 @@ impl Path {
                     .runs
                     .partition_point(|it| it.run.range().start < run.range().start);
                 state.runs.insert(place, shares);
-                Ok(run.range())
+                Ok(run)
             }
             Err(error) => {
                 state.unmap_everywhere(&run);
@@ -314,6 +350,7 @@ impl Path {
 
     /// Makes the originator and all receivers leave, after the last descriptor was closed.
     pub fn close(&self) {
+        self.end_kernel();
         loop {
             let domain = {
                 let state = self.state.lock();
@@ -357,7 +394,7 @@ impl Path {
             }
         }
         self.retire_unused(&mut state);
-        let is_over = state.originator.is_none();
+        let is_over = !state.has_originator();
         drop(state);
         loop {
             let freed = self.state.lock().messages.take_any_free();
@@ -368,19 +405,24 @@ impl Path {
             let mut state = self.state.lock();
             state.runs.iter_mut().for_each(|it| it.drop_unused(domain));
         }
-        self.receivers.iter().for_each(WaitQueue::wake_all);
-        self.sender.wake_all();
-        if is_over {
-            self.is_over.store(true, SeqCst);
-            self.bells.iter().for_each(WaitQueue::wake_all);
+        match is_over {
+            true => self.end_waits(),
+            false => self.queues().for_each(WaitQueue::wake_all),
         }
+    }
+
+    /// The originator is gone: wakes all that wait for it.
+    pub(super) fn end_waits(&self) {
+        self.is_over.store(true, SeqCst);
+        self.queues().for_each(WaitQueue::wake_all);
+        self.bells.iter().for_each(WaitQueue::wake_all);
     }
 
     /// Retires the runs without references once the originator is gone, unless receivers of a
     /// cached path still read them.
     pub(super) fn retire_unused(&self, state: &mut State) {
         let has_readers = self.mode.is_cached() && state.members.iter().any(Option::is_some);
-        if state.originator.is_some() || has_readers {
+        if state.has_originator() || has_readers {
             return;
         }
         let is_unused = |it: &RunShares| !it.is_referenced();

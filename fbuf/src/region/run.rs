@@ -9,10 +9,12 @@ use core::{
     },
 };
 
+use abi::Errno;
 use nucleus::{
     Frame, OutOfMemory, PAGE_SIZE, VirtAddr, VirtRange,
     frame::{Contents, Owned},
     pmap::Pending,
+    sync::OnceBox,
 };
 use vm::{
     Description, Lookup, Object, Pager, PagerError,
@@ -21,7 +23,7 @@ use vm::{
     page_bits::PageBits,
 };
 
-use super::{CHUNK, domain::Domain, path::Path};
+use super::{CHUNK, domain::Domain, kernel_pages::KernelPages, path::Path};
 use crate::counters::Counter;
 
 /// Idle pages of all runs.
@@ -42,6 +44,8 @@ pub struct Run {
     idle: PageBits,
     /// No page comes into it any more.
     has_ended: AtomicBool,
+    /// What the kernel knows of the pages if it is the originator. No program may write them.
+    kernels: OnceBox<KernelPages>,
     /// Its records, for the originator.
     _charge: Option<Charge>,
 }
@@ -63,8 +67,33 @@ impl Run {
             secured: PageBits::new(pages)?,
             idle: PageBits::new(pages)?,
             has_ended: AtomicBool::new(false),
+            kernels: OnceBox::new(),
             _charge: charge,
         })
+    }
+
+    /// Makes all pages of a run of the kernel, before it is mapped anywhere.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(super) fn fill_for_kernel(&self) -> Result<(), Errno> {
+        let pages = nucleus::try_box(KernelPages::new(&self.object, self.pages)?)?;
+        self.kernels.get_or_insert(|| pages);
+        Ok(())
+    }
+
+    /// Returns what is known of the pages of a run of the kernel; `None` for others.
+    pub(super) fn kernel_pages(&self) -> Option<&KernelPages> {
+        self.kernels.get()
+    }
+
+    /// The kernel ends its path: pages whose bytes may change leave all address spaces.
+    pub(super) fn end_kernel(&self) {
+        if let Some(kernels) = self.kernels.get() {
+            kernels.end();
+            let goes = |page: u64| !kernels.is_held(page as usize);
+            self.object.remove_those(0..self.pages as u64, goes);
+        }
     }
 
     /// Returns the addresses.
@@ -96,19 +125,26 @@ impl Run {
 
     /// Whether the page is secured: no domain may write it.
     pub(super) fn is_secured(&self, page: usize) -> bool {
-        self.secured.contains(page)
+        self.kernels.get().is_some() || self.secured.contains(page)
     }
 
     /// Sets whether pages may be written; returns for how many that changed. Mappings keep the
     /// right that they have.
     pub(super) fn set_secured(&self, pages: Range<usize>, secured: bool) -> usize {
-        self.secured.set(pages, secured)
+        match self.kernels.get() {
+            // They always are.
+            Some(_) => 0,
+            None => self.secured.set(pages, secured),
+        }
     }
 
     /// Returns the first range of neighbouring pages within `within` that are secured, or that are
     /// not.
     pub(super) fn next_secured(&self, within: Range<usize>, secured: bool) -> Option<Range<usize>> {
-        self.secured.next_range(within, secured)
+        match self.kernels.get() {
+            Some(_) => (secured && !within.is_empty()).then_some(within),
+            None => self.secured.next_range(within, secured),
+        }
     }
 
     /// Returns how many pages are secured.
@@ -197,9 +233,12 @@ impl Pager for Run {
             return Err(PagerError::BeyondEnd);
         }
         self.object
-            .get_or_insert(index, || match self.has_ended.load(SeqCst) {
-                true => Err(PagerError::BeyondEnd),
-                false => Ok(Frame::alloc(Contents::Zeroed)?),
+            .get_or_insert(index, || {
+                // Pages of the kernel do not come again.
+                match self.has_ended.load(SeqCst) || self.kernels.get().is_some() {
+                    true => Err(PagerError::BeyondEnd),
+                    false => Ok(Frame::alloc(Contents::Zeroed)?),
+                }
             })
     }
 
@@ -252,7 +291,10 @@ impl Pager for Run {
     }
 
     fn lend(&self, index: u64) -> Option<Owned> {
-        self.object.lend(index, || true)
+        let kernels = self.kernels.get();
+        // Bytes of others may change.
+        let stays = kernels.is_none_or(|it| it.is_held(index as usize));
+        stays.then(|| self.object.lend(index, || true))?
     }
 
     fn admit(&self, pages: Range<u64>, enter: &mut dyn FnMut() -> bool) {

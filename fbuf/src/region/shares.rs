@@ -53,9 +53,9 @@ struct Grant {
 impl RunShares {
     /// # Errors
     /// `ENOMEM`.
-    pub fn new(run: Arc<Run>, originator: Arc<Domain>) -> Result<RunShares> {
+    pub fn new(run: Arc<Run>, originator: Option<Arc<Domain>>) -> Result<RunShares> {
         Ok(RunShares {
-            originator: Some(originator),
+            originator,
             references: PageCounts::new(run.pages())?,
             noticed: PageSet::new(run.pages())?,
             grants: Vec::new(),
@@ -116,13 +116,17 @@ impl RunShares {
     /// unless it `reads_all` of the path's runs.
     ///
     /// # Errors
-    /// `EUSERS` for too many domains, `ENOMEM`.
+    /// `EUSERS` for too many domains, `ENOMEM`; `EPERM` for pages of the kernel, in which there may
+    /// be bytes of others, too, unless the domain reads all.
     pub fn prepare(
         &mut self,
         domain: &Arc<Domain>,
         pages: Range<usize>,
         reads_all: bool,
     ) -> Result<()> {
+        if !reads_all && self.run.kernel_pages().is_some() {
+            return Err(Errno::EPERM);
+        }
         let at = match self.grants.iter().position(|it| it.is_of(domain)) {
             Some(at) => at,
             None => self.add_grant(domain)?,
@@ -187,9 +191,18 @@ impl RunShares {
     }
 
     /// Adds a reference to each page. [`check_room`](RunShares::check_room) came before.
-    pub fn refer(&mut self, pages: Range<usize>) {
+    ///
+    /// # Errors
+    /// `EFAULT` for pages of the kernel that no receiver has: their bytes change.
+    pub fn refer(&mut self, pages: Range<usize>) -> Result<()> {
+        if let Some(kernels) = self.run.kernel_pages()
+            && !kernels.refer(pages.clone())
+        {
+            return Err(Errno::EFAULT);
+        }
         self.references.add(pages.clone());
         self.run.wake(pages);
+        Ok(())
     }
 
     /// Removes the right to write those of `pages` that still may be written, once `pending` was
@@ -230,6 +243,9 @@ impl RunShares {
     /// were given them, once `pending` was flushed; then the caller [frees](RunShares::free) them.
     pub fn unrefer(&mut self, pages: Range<usize>, pending: &mut Pending) {
         self.references.subtract(pages.clone());
+        if let Some(kernels) = self.run.kernel_pages() {
+            kernels.unrefer(pages.clone());
+        }
         self.hide(pages, pending);
     }
 

@@ -330,8 +330,7 @@ impl Path {
         if by.is_secured() && has_writer && !shares.are_secured(pages()) {
             return Err(Errno::EPERM);
         }
-        shares.refer(pages());
-        Ok(())
+        shares.refer(pages())
     }
 
     /// Drops the references of extents of this path; with `notes`, tells the originator.
@@ -405,9 +404,9 @@ impl Path {
             .as_mut()
             .and_then(|member| member.queue.pop_front());
         let Some(id) = next else {
-            return match state.originator {
-                Some(_) => Ok(None),
-                None => Err(Errno::EPIPE),
+            return match state.has_originator() {
+                true => Ok(None),
+                false => Err(Errno::EPIPE),
             };
         };
         let message = messages.get(id).ok_or(Errno::EPIPE)?;
@@ -544,7 +543,7 @@ impl Path {
         let mut members = state.members.iter().flatten();
         Readiness {
             has_message: member.is_some_and(|member| !member.queue.is_empty()),
-            is_over: state.originator.is_none(),
+            is_over: !state.has_originator(),
             has_room: state.messages.has_room() && members.all(|member| member.has_room()),
             notices: state.notices(),
         }

@@ -15,7 +15,7 @@ use super::{
     source,
 };
 use crate::{
-    link::{Device, Direction, Features, Mac, Taps},
+    link::{Device, Direction, Features, Mac, Pools, Taps},
     packet::Packet,
     room::lock_with_room,
 };
@@ -202,6 +202,8 @@ pub struct Interface {
     old_queriers: [AtomicU64; 2],
     /// Those that see its packets.
     taps: Arc<Taps>,
+    /// Fbufs for packets that arrive.
+    pools: Pools,
     /// See [`Traffic`].
     pub traffic: Traffic,
     pub(super) addresses: SpinLock<Vec<Address>>,
@@ -226,6 +228,7 @@ impl Interface {
             mac: SpinLock::new(Rank::Leaf, None),
             old_queriers: [const { AtomicU64::new(0) }; 2],
             taps,
+            pools: Pools::default(),
             traffic: Traffic::default(),
             addresses: SpinLock::new(Rank::Leaf, Vec::new()),
             neighbours: SpinLock::new(Rank::Leaf, Neighbours::default()),
@@ -271,6 +274,11 @@ impl Interface {
             self.taps
                 .show(self.index, self.features().mac, direction, packet);
         }
+    }
+
+    /// Returns the fbufs for packets that arrive.
+    pub fn pools(&self) -> &Pools {
+        &self.pools
     }
 
     /// Returns its device.

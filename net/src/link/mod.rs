@@ -2,6 +2,7 @@
 //!
 //! - this file: [`Device`], which a driver implements;
 //! - [`Taps`] (`taps`): those that see all packets;
+//! - [`Pools`] (`pools`): fbufs that devices fill;
 //! - `loopback`: the device whose packets arrive where they were sent;
 //! - [`bad`]: a simulated link between two machines, for tests.
 
@@ -10,9 +11,11 @@ use crate::packet::Packet;
 #[cfg(not(target_os = "none"))]
 pub mod bad;
 mod loopback;
+mod pools;
 mod taps;
 
 pub use loopback::{Loopback, count_packet};
+pub use pools::Pools;
 pub use taps::{Direction, Tap, Taps};
 
 /// An address of a device.

@@ -7,6 +7,7 @@ use core::sync::atomic::{
     fence,
 };
 
+use fbuf::region::Pool;
 use net::{
     link::{Features, Mac},
     packet::Packet,
@@ -61,6 +62,11 @@ pub trait Above: Send + Sync {
 
     /// Notes that the link is there, or gone.
     fn note_carrier(&self);
+
+    /// Returns the fbufs that are to be filled. Their drop may sleep.
+    fn pool(&self) -> Option<Arc<Pool>> {
+        None
+    }
 }
 
 /// Two queues, and the task that serves them.
@@ -357,13 +363,13 @@ impl Run {
         let Some(mut receiver) = pair.receiver.lock().take() else {
             return;
         };
-        let mut has_memory = receiver.refill(true);
+        let mut has_memory = receiver.refill(true, above);
         while !self.has_failed.load(Relaxed) {
             let has_more = match self.take_turn(&mut receiver, above) {
                 Ok(has_more) => has_more,
                 Err(why) => return self.fail(above, why),
             };
-            has_memory &= receiver.refill(!has_more);
+            has_memory &= receiver.refill(!has_more, above);
             let waits = pair.sender.run();
             if pair.receives.is_broken() || pair.sends.is_broken() {
                 return self.fail(above, "a queue has failed");

@@ -12,6 +12,8 @@
 //! No byte of a packet is copied between the device and the socket, but for small packets, which
 //! share a frame, for the headers of those that are sent, and for those of large ones that arrive.
 //!
+//! Where a packet socket reads a card's packets from fbufs, the card fills pages of these.
+//!
 //! The device is not believed: lengths, counts and the fields of headers are checked against what
 //! it was given. One that says what can't be is reset, and the log says why; its link is gone until
 //! it is started again. After a few times it is not.
@@ -28,6 +30,7 @@ use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::sync::atomic::Ordering::Relaxed;
 
 use bitflags::bitflags;
+use fbuf::region::Pool;
 use net::packet::Packet;
 use nucleus::{
     log,
@@ -103,6 +106,10 @@ impl Above for Interface {
 
     fn note_carrier(&self) {
         stack().note_carrier(self.0);
+    }
+
+    fn pool(&self) -> Option<Arc<Pool>> {
+        stack().network().interface(self.0)?.pools().latest()
     }
 }
 

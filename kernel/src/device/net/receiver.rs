@@ -11,6 +11,10 @@
 //! such packets: by `--icount`, a byte of `receive-64KiB` costs 0.66 instructions with header
 //! split, as frames that become pages are zeroed anew, and 0.50 without.
 //!
+//! Frames may be pages of fbufs of the kernel, where a packet socket has such: all of a packet then
+//! stays where it was written, and is shown by slices that become no page of others. Such frames go
+//! back to their fbufs by themselves, once no slice and no receiver has them.
+//!
 //! Frames and places are zeroed, so that a device that says to have written more than it has shows
 //! nothing of others. Those that only this device has written to need not be: it could as well hand
 //! over the same bytes again. Whole pages are not used again: they may become a program's, and with
@@ -18,7 +22,7 @@
 
 use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
 
-use fbuf::{Aggregate, Slice};
+use fbuf::{Aggregate, Slice, region::Pool};
 use net::packet::Packet;
 use nucleus::{
     Frame, OutOfMemory, PAGE_SIZE,
@@ -28,7 +32,7 @@ use nucleus::{
     virtio::{Device, Error, Queue, Request},
 };
 
-use super::{Feature, header};
+use super::{Feature, card::Above, header};
 use crate::counters::Counter;
 
 /// The most bytes of a packet that is copied: a whole frame would hold too little then.
@@ -83,6 +87,8 @@ pub struct Receiver {
 /// A buffer that the device has, or is to get.
 struct Held {
     frames: Vec<Frame>,
+    /// The frames are pages of fbufs, which receivers read, and are not used otherwise.
+    is_pools: bool,
     /// Bytes for headers before them.
     headers: usize,
 }
@@ -92,6 +98,31 @@ struct Partial {
     data: Aggregate,
     /// Buffers to come.
     left: usize,
+}
+
+impl Held {
+    /// Fills it with pages of a pool, as many as that has; false if there is none.
+    fn fill_from(&mut self, pool: Option<&Pool>, wanted: usize) -> bool {
+        if pool.is_none() || !self.is_pools {
+            let Some(first) = pool.and_then(Pool::take) else {
+                if self.is_pools {
+                    self.frames.clear();
+                    self.is_pools = false;
+                }
+                return false;
+            };
+            self.frames.clear();
+            self.frames.push(first);
+            self.is_pools = true;
+        }
+        while self.frames.len() < wanted
+            && let Some(frame) = pool.and_then(Pool::take)
+        {
+            self.frames.push(frame);
+        }
+        self.is_pools = !self.frames.is_empty();
+        self.is_pools
+    }
 }
 
 /// What was received.
@@ -138,6 +169,7 @@ impl Receiver {
             requests.push(Request::idle_numbered(parts, number as u32)?);
             buffers.push(Held {
                 frames: nucleus::try_vec(frames)?,
+                is_pools: false,
                 headers: 0,
             });
             match is_long {
@@ -182,17 +214,20 @@ impl Receiver {
 
     /// Gives the device frames, if it has few, or `always`. Returns false if memory is missing for
     /// some.
-    pub fn refill(&mut self, always: bool) -> bool {
+    pub fn refill(&mut self, always: bool, above: &dyn Above) -> bool {
         if !always && self.lent > self.most / 4 * 3 {
             return true;
         }
+        let pool = above.pool();
         while let Some(number) = self.next_idle() {
             let at = number as usize;
             let wanted = if at < self.long { LONGEST } else { 1 };
-            while self.buffers[at].frames.len() < wanted
-                && let Some(frame) = self.frame()
-            {
-                self.buffers[at].frames.push(frame);
+            if !self.buffers[at].fill_from(pool.as_deref(), wanted) {
+                while self.buffers[at].frames.len() < wanted
+                    && let Some(frame) = self.frame()
+                {
+                    self.buffers[at].frames.push(frame);
+                }
             }
             let buffer = &mut self.buffers[at];
             let count = buffer.frames.len();
@@ -200,7 +235,9 @@ impl Receiver {
                 self.put_back(number);
                 return false;
             }
-            let place = match at < self.long && self.has_long_mtu {
+            // The parts of a packet in fbufs are all in them.
+            let has_place = at < self.long && self.has_long_mtu && !buffer.is_pools;
+            let place = match has_place {
                 true => Some(self.places[at * PLACE / PAGE_SIZE].part(offset_of(at), self.headers)),
                 false => None,
             };
@@ -216,7 +253,7 @@ impl Receiver {
                 return error != Error::OutOfMemory;
             }
             self.lent += count;
-            if count < wanted {
+            if count < wanted && !self.buffers[at].is_pools {
                 return false;
             }
         }
@@ -333,7 +370,8 @@ impl Receiver {
         let buffers = if is_first { 1 + partial.left } else { LONGEST };
         let from = if is_first { header::LEN } else { 0 };
         let headers = self.buffers[at].headers;
-        let is_small = buffers == 1 && written - from <= SMALL;
+        let is_pools = self.buffers[at].is_pools;
+        let is_small = buffers == 1 && written - from <= SMALL && !is_pools;
         if is_first && self.has_long_mtu && (buffers > 1 || written > PAGE_SIZE) {
             self.note_headers(at, written);
         }
@@ -384,12 +422,15 @@ impl Receiver {
         for frame in buffer.frames.drain(..(start + left).div_ceil(PAGE_SIZE)) {
             let here = left.min(PAGE_SIZE - start);
             left -= here;
-            if here == PAGE_SIZE && self.has_long_mtu {
+            if here == PAGE_SIZE && self.has_long_mtu && !buffer.is_pools {
                 let _ = to.append(Slice::whole(frame));
                 continue;
             }
             let _ = to.append(Slice::part(&frame, start, here));
             start = 0;
+            if buffer.is_pools {
+                continue;
+            }
             if self.given.len() == GIVEN {
                 self.given.pop_front();
             }

@@ -1,20 +1,12 @@
 //! `/dev/fbuf`.
 
-use alloc::sync::Arc;
-
-use abi::{
-    Errno, Result,
-    raw::general::{O_RDWR, RLIMIT_NOFILE},
-};
+use abi::{Errno, Result};
 use fbuf::region::{CHUNK, Domain, Mode, Path, REGION_SIZE, REGION_START, default_mode};
-use fs::{
-    OpenFlags,
-    device::{RequestFile, register_char_device},
-};
+use fs::device::{RequestFile, register_char_device};
 use nucleus::{VirtAddr, user};
 
 use super::{Words, exchange, path::PathFile, request, words};
-use crate::process::{files::OpenFile, thread};
+use crate::process::thread;
 
 /// The major of devices that have none of their own.
 pub const MAJOR: u32 = 10;
@@ -67,17 +59,20 @@ fn enter() -> Result<Words> {
 /// `EPERM` before the caller has entered; `EINVAL` for an unknown mode; `EMFILE`; those of
 /// [`Path::new`].
 fn make_path(mode: u64, limit: u64) -> Result<usize> {
-    let mode = match mode {
+    let mode = chosen_mode(mode)?;
+    let domain = super::domain().ok_or(Errno::EPERM)?;
+    let limit = usize::try_from(limit).map_err(|_| Errno::EINVAL)?;
+    PathFile::open(|| Path::new(&domain, mode, limit))
+}
+
+/// Returns the mode that a word of a request chooses.
+///
+/// # Errors
+/// `EINVAL` for an unknown one.
+pub fn chosen_mode(word: u64) -> Result<Mode> {
+    let mode = match word {
         BY_DEFAULT => Some(default_mode()),
         mode => u32::try_from(mode).ok().and_then(Mode::from_bits),
     };
-    let mode = mode.ok_or(Errno::EINVAL)?;
-    let domain = super::domain().ok_or(Errno::EPERM)?;
-    let limit = usize::try_from(limit).map_err(|_| Errno::EINVAL)?;
-    let most = thread::with_current(|me| me.process().limits().soft(RLIMIT_NOFILE));
-    let (most, own) = most.zip(thread::current_shared()).ok_or(Errno::ENOTTY)?;
-    let slot = own.files.reserve(0, most)?;
-    let file = Arc::new(PathFile::new(Path::new(&domain, mode, limit)?));
-    let open = OpenFile::new(file, OpenFlags::from_bits_retain(O_RDWR));
-    Ok(slot.install(open, true))
+    mode.ok_or(Errno::EINVAL)
 }

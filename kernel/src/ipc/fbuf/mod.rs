@@ -25,9 +25,14 @@
 //! | `WHOSE` | address | start and end of its path's addresses, path, 1: the caller's own, 2: the sender reads it |
 //! | `CALL` | receiver or 0, root, descriptor of the path of answers | as `RECEIVE`; the request's message |
 //! | `LEAVE` | | |
+//!
+//! `FRAMES` and `FRAMES_TAKE` are requests of packet sockets (`kernel/src/socket/packet/fbufs.rs`).
 
 pub mod device;
 mod path;
+
+pub use device::chosen_mode;
+pub use path::PathFile;
 
 use abi::Result;
 use alloc::sync::Arc;
@@ -37,10 +42,10 @@ use nucleus::{VirtAddr, user};
 use crate::process::thread;
 
 /// The words of a request.
-type Words = [u64; 8];
+pub type Words = [u64; 8];
 
 /// The requests, in the encoding of Linux's `_IOWR` with the letter 0xfb and 64 bytes.
-mod request {
+pub mod request {
     const fn number(number: u32) -> u32 {
         0xc040_fb00 | number
     }
@@ -64,6 +69,8 @@ mod request {
     pub const WHOSE: u32 = number(0x22);
     pub const PASS: u32 = number(0x23);
     pub const RING: u32 = number(0x24);
+    pub const FRAMES: u32 = number(0x30);
+    pub const FRAMES_TAKE: u32 = number(0x31);
 }
 
 /// Takes the words at `argument`, and gives those that `answer` returns.

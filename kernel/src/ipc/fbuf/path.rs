@@ -4,7 +4,7 @@ use alloc::{format, sync::Arc, vec::Vec};
 
 use abi::{
     Errno, Result,
-    raw::general::{O_NONBLOCK, SEEK_CUR},
+    raw::general::{O_NONBLOCK, O_RDWR, RLIMIT_NOFILE, SEEK_CUR},
 };
 use fbuf::{
     Moving,
@@ -16,7 +16,7 @@ use fs::{File, OpenFlags, Ready};
 use nucleus::{VirtAddr, VirtRange, addr::USER_END, task::Watch, try_vec, user};
 
 use super::{Words, domain, exchange, request, words};
-use crate::process::{signal, thread};
+use crate::process::{files::OpenFile, signal, thread};
 
 /// Pairs of addresses that one call gives at most.
 const MOST_PAIRS: usize = 1024;
@@ -37,9 +37,17 @@ pub struct PathFile {
 }
 
 impl PathFile {
-    /// Returns the file of `path`, which closes it when it is dropped.
-    pub fn new(path: Arc<Path>) -> PathFile {
-        PathFile { path }
+    /// Opens the path that `make` makes for the caller; returns the descriptor.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENOMEM`, when none is made; those of `make`.
+    pub fn open(make: impl FnOnce() -> Result<Arc<Path>>) -> Result<usize> {
+        let most = thread::with_current(|me| me.process().limits().soft(RLIMIT_NOFILE));
+        let (most, own) = most.zip(thread::current_shared()).ok_or(Errno::ENOTTY)?;
+        let slot = own.files.reserve(0, most)?;
+        let file = Arc::new(PathFile { path: make()? });
+        let open = OpenFile::new(file, OpenFlags::from_bits_retain(O_RDWR));
+        Ok(slot.install(open, true))
     }
 
     fn attach(&self, domain: &Arc<Domain>) -> Result<Words> {

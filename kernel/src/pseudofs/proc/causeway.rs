@@ -179,10 +179,11 @@ fn fbuf() -> Entry {
             } else {
                 "volatile"
             };
-            write!(
-                out,
-                "path {id} owner {owner} {owner_state} {caching},{writing}"
-            );
+            match owner {
+                0 => write!(out, "path {id} owner kernel"),
+                owner => write!(out, "path {id} owner {owner}"),
+            }
+            write!(out, " {owner_state} {caching},{writing}");
             write!(out, " chunks {}/{}", path.chunks, path.limit);
             write!(out, " pages {} members {}", path.pages, path.members);
             write!(out, " messages {} notices {}", path.messages, path.notices);

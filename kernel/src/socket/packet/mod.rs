@@ -2,7 +2,8 @@
 //!
 //! - `socket`: sockets, which see the packets of one interface or of all;
 //! - `seen`: a packet as a filter and a receiver see it; `name`: `struct sockaddr_ll`;
-//! - `ring`: packets in memory that the program maps (`PACKET_RX_RING`).
+//! - `ring`: packets in memory that the program maps (`PACKET_RX_RING`);
+//! - `fbufs`: packets in fbufs of the kernel.
 //!
 //! Connections between two programs of this machine exchange no packets unless `loopback=ip` says
 //! so, and then there is nothing to see.
@@ -19,6 +20,7 @@ use abi::{
 
 use super::{Family, Socket, common};
 
+mod fbufs;
 mod name;
 mod ring;
 mod seen;

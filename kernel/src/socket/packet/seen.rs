@@ -110,6 +110,13 @@ impl<'a> Seen<'a> {
         self.whole().saturating_sub(self.skipped)
     }
 
+    /// Returns how many bytes of the packet's own stand before those that are given; `None` if not
+    /// all of these are the packet's data.
+    pub fn data_start(&self) -> Option<usize> {
+        let is_all = self.made.is_none() && self.packet.head.is_empty();
+        is_all.then_some(self.skipped)
+    }
+
     fn whole(&self) -> usize {
         self.packet.len() + self.made.map_or(0, |made| made.len())
     }

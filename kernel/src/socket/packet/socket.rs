@@ -33,12 +33,14 @@ use vm::{
 
 use super::{
     AF_PACKET,
+    fbufs::Fbufs,
     name::Name,
     ring::{self, Ring, Shape},
     seen::{ETHERNET, Seen},
 };
 use crate::{
     bpf::Program,
+    ipc::fbuf::{PathFile, request},
     socket::{
         Address, Answer, Common, Incoming, Outgoing, Socket, Value,
         inet::{interface, stack},
@@ -75,6 +77,8 @@ pub struct PacketSocket {
     filter: SpinLock<Option<Arc<Filter>>>,
     queue: SpinLock<Queue>,
     ring: OnceArc<Ring>,
+    /// Fbufs in which the program reads packets.
+    fbufs: OnceArc<Fbufs>,
     has_auxiliary: AtomicBool,
     ignores_outgoing: AtomicBool,
     version: AtomicU32,
@@ -179,6 +183,7 @@ impl PacketSocket {
                 },
             ),
             ring: OnceArc::new(),
+            fbufs: OnceArc::new(),
             has_auxiliary: AtomicBool::new(false),
             ignores_outgoing: AtomicBool::new(false),
             version: AtomicU32::new(0),
@@ -276,12 +281,30 @@ impl PacketSocket {
         queue.lost = queue.lost.wrapping_add(u32::from(!was_kept));
     }
 
+    /// Makes fbufs in which packets are received from now on; returns the descriptor of their path.
+    fn make_fbufs(&self, argument: VirtAddr) -> Result<usize> {
+        if self.ring.get().is_some() || self.fbufs.get().is_some() {
+            return Err(Errno::EBUSY);
+        }
+        let words = user::read(argument)?;
+        PathFile::open(|| {
+            let (made, path) = Fbufs::new(words)?;
+            // Another thread's may be there.
+            if !core::ptr::eq(self.fbufs.get_or_insert(|| made.clone()), &*made) {
+                made.end();
+                return Err(Errno::EBUSY);
+            }
+            made.begin(self.interface.load(Relaxed));
+            Ok(path)
+        })
+    }
+
     /// Makes the ring, or only checks that none is wanted.
     fn make_ring(&self, value: &Value) -> Result<()> {
         let words: [u32; 4] = value.read()?;
         let [block_size, blocks, slot_size, slots] = words.map(|word| word as usize);
         // A ring stays until the socket is closed.
-        if self.ring.get().is_some() {
+        if self.ring.get().is_some() || self.fbufs.get().is_some() {
             return Err(Errno::EBUSY);
         }
         if slots == 0 && blocks == 0 {
@@ -408,7 +431,10 @@ impl Tap for PacketSocket {
                 let has_lost = self.queue.lock().lost > 0;
                 ring.add(&seen, len, now, has_lost)
             }
-            None => self.keep(&seen, len, now),
+            None => {
+                let fbufs = self.fbufs.get();
+                fbufs.is_some_and(|it| it.keep(&seen, packet, len)) || self.keep(&seen, len, now)
+            }
         };
         self.note(was_kept);
         if was_kept {
@@ -428,6 +454,9 @@ impl Socket for PacketSocket {
             interface::by_index(name.interface)?;
         }
         self.interface.store(name.interface, Relaxed);
+        if let Some(fbufs) = self.fbufs.get() {
+            fbufs.move_to(name.interface);
+        }
         if name.protocol != 0 {
             self.protocol.store(name.protocol.into(), Relaxed);
         }
@@ -543,7 +572,10 @@ impl Socket for PacketSocket {
         }
         let waiting = match self.ring.get() {
             Some(ring) => ring.is_readable(time::since_epoch()),
-            None => !self.queue.lock().packets.is_empty(),
+            None => {
+                let has_parts = self.fbufs.get().is_some_and(Fbufs::has_parts);
+                has_parts || !self.queue.lock().packets.is_empty()
+            }
         };
         let mut ready = Ready::OUT | Ready::WRNORM;
         ready.set(Ready::IN | Ready::RDNORM, waiting);
@@ -552,8 +584,16 @@ impl Socket for PacketSocket {
     }
 
     fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
-        if command != FIONREAD {
-            return Err(Errno::ENOTTY);
+        match command {
+            FIONREAD => {}
+            request::FRAMES => return self.make_fbufs(argument),
+            request::FRAMES_TAKE => {
+                let fbufs = self.fbufs.get().ok_or(Errno::EINVAL)?;
+                self.common.take_error().map_or(Ok(()), Err)?;
+                let others = !self.queue.lock().packets.is_empty();
+                return fbufs.take(argument, others);
+            }
+            _ => return Err(Errno::ENOTTY),
         }
         let next = {
             let queue = self.queue.lock();
@@ -663,6 +703,9 @@ impl Socket for PacketSocket {
 
     fn release(&self) {
         let _ = self.set_tapping(false);
+        if let Some(fbufs) = self.fbufs.get() {
+            fbufs.end();
+        }
         SOCKETS.lock().remove(&self.common.inode);
         let watched = core::mem::take(&mut *self.watched.lock());
         for (index, _) in watched.into_iter().flatten() {

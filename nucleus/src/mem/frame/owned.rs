@@ -190,6 +190,15 @@ impl Frame {
         handles(counts) > u64::from(owners(counts)) + u64::from(mappings.count())
     }
 
+    /// How many handles there are besides those of mappings, the caller's own included. No fewer
+    /// than those that were there all the time, whatever comes and goes meanwhile.
+    pub fn unmapped_handles(&self) -> u64 {
+        let _pinned = Pinned::new();
+        // With the lock held no mapping goes, and each has its handle.
+        let mappings = record(self.index).lock_mappings();
+        handles(self.counts()) - u64::from(mappings.count())
+    }
+
     /// Whether all handles but `held` are owners, if the frame is not mapped: no thread or
     /// device reads or writes the bytes. True until someone takes a handle.
     #[inline]
