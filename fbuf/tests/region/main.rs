@@ -6,6 +6,7 @@
 mod addresses;
 mod attacks;
 mod domains;
+mod kernel;
 mod memory;
 mod messages;
 mod model;
@@ -258,6 +259,41 @@ fn addresses_have_owners() {
 #[test]
 fn a_receivers_number_is_never_anothers() {
     support::once("numbers", attacks::number_of_another);
+}
+
+/// Packets of a card in fbufs of the kernel: what was given or is shown does not change, and what a
+/// device may write is mapped nowhere after the end.
+#[test]
+fn packets_in_fbufs_of_the_kernel() {
+    for cpus in [1, 2] {
+        let machine = support::machine(cpus, 4096);
+        support::check("fbufs of the kernel", 0..20, machine, move || {
+            kernel::random(sim::random_u64(), cpus);
+        });
+    }
+}
+
+#[test]
+fn strangers_get_no_fbufs_of_the_kernel() {
+    let machine = support::machine(1, 4096);
+    support::check("strangers", 0..1, machine, kernel::strangers_get_nothing);
+}
+
+#[test]
+fn packets_cost_no_mappings() {
+    use nucleus::counters::Counter;
+    let counter = || {
+        let all = [
+            Counter::tlb_local_page,
+            Counter::tlb_local_full,
+            Counter::tlb_remote,
+        ];
+        let mut all: Vec<u64> = all.map(Counter::total).to_vec();
+        all.push(vm::counters::Counter::fault_object.total());
+        all
+    };
+    let machine = support::machine(1, 4096);
+    support::check("warm", 0..1, machine, move || kernel::warm(counter));
 }
 
 /// A space of 32 bits has no room for the region.

@@ -261,6 +261,13 @@ impl Aggregate {
         Aggregate::of(space, root)
     }
 
+    /// Returns the bytes of a packet, with nodes of this process.
+    pub(crate) fn of_pieces(space: &Space, packet: &Received) -> io::Result<Aggregate> {
+        let pieces = packet.inner.pieces.as_slice().iter();
+        let leaf = |it: &Bytes| Node::leaf(space, *it, NodeKind::Part(packet.clone(), *it));
+        Aggregate::empty(space).joined(pieces.map(leaf).collect())
+    }
+
     /// Returns the bytes of this one and then those of the other.
     ///
     /// # Errors

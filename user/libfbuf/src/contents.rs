@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::channel;
+use crate::frames;
 use crate::nodes::Pieces;
 use crate::path;
 use crate::raw::error;
@@ -147,6 +148,7 @@ pub struct Received {
 pub(crate) enum Hold {
     Ring(#[expect(dead_code, reason = "its drop matters")] channel::Hold),
     Kernel(#[expect(dead_code, reason = "its drop matters")] path::Hold),
+    Frame(#[expect(dead_code, reason = "its drop matters")] frames::Parts),
 }
 
 pub(crate) struct Inner {

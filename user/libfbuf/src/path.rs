@@ -165,6 +165,15 @@ impl Path {
         Aggregate::received(&self.space, message)
     }
 
+    /// As [`forward`](Path::forward), for a packet of [`Frames`](crate::Frames), which has no nodes
+    /// yet.
+    ///
+    /// # Errors
+    /// `ENOSPC` or `ENOMEM` without memory for nodes.
+    pub fn forward_frame(&self, packet: &Received) -> io::Result<Aggregate> {
+        Aggregate::of_pieces(&self.space, packet)
+    }
+
     /// Returns the same bytes as an aggregate of this path: all its nodes lie in fbufs of this
     /// path, whose receivers need no other path to read them. Parts that follow each other in one
     /// fbuf, such as those of a message that was cut, become one again.

@@ -28,6 +28,8 @@ pub mod request {
     pub const WHOSE: u64 = 0xc040_fb22;
     pub const PASS: u64 = 0xc040_fb23;
     pub const RING: u64 = 0xc040_fb24;
+    pub const FRAMES: u64 = 0xc040_fb30;
+    pub const FRAMES_TAKE: u64 = 0xc040_fb31;
 }
 
 /// A flag of `SEND` and `RECEIVE`: they fail with `EAGAIN` instead of waiting.

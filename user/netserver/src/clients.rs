@@ -13,7 +13,7 @@ use crate::error;
 use crate::headers::LastHeader;
 use crate::line::Line;
 use crate::poll::poll_one;
-use crate::protocol::{HEADER, HELLO, HELLO_RINGS, Header, Op};
+use crate::protocol::{CARD, HEADER, HELLO, HELLO_RINGS, Header, Op};
 
 /// What one client may take. The limits are those of a server, for each of its clients.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +26,10 @@ pub struct Limits {
     pub datagrams: usize,
     /// Bytes of those, beyond which they are dropped; one of any size always goes.
     pub bytes: u64,
+    /// Whether packets are read where the card has written them, if the system can do that.
+    pub in_place: bool,
+    /// Whether clients may read all that comes from the card, so that nothing of it is copied.
+    pub shares_card: bool,
     /// Whether messages of clients with cached, volatile paths go by rings, without the kernel.
     pub has_rings: bool,
 }
@@ -37,6 +41,8 @@ impl Default for Limits {
             ports: 64,
             datagrams: 64,
             bytes: 8 << 20,
+            in_place: true,
+            shares_card: false,
             has_rings: true,
         }
     }
@@ -58,6 +64,8 @@ pub(crate) struct Client {
     pub(crate) ports: BTreeSet<u16>,
     /// Clients that may read its path.
     shared_with: BTreeSet<u64>,
+    /// It was told how to read the card's fbufs.
+    has_card: bool,
     /// By memfds, the paths of other clients that it may read.
     readable: Vec<(u64, Member)>,
 }
@@ -88,6 +96,7 @@ impl Client {
             header: LastHeader::default(),
             ports: BTreeSet::new(),
             shared_with: BTreeSet::new(),
+            has_card: false,
             readable: Vec::new(),
         })
     }
@@ -213,6 +222,15 @@ impl Client {
         }
         self.shared_with.insert(other.number);
         Ok(true)
+    }
+
+    /// Lets it read all that comes from the card.
+    pub(crate) fn share_card(&mut self, card: &Member) -> io::Result<()> {
+        if !self.has_card {
+            send_descriptor(self.descriptors.as_fd(), &CARD.to_le_bytes(), card.as_fd())?;
+            self.has_card = true;
+        }
+        Ok(())
     }
 
     /// Notes the end of another client; tells this one if it may still read that one's path.

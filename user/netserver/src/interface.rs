@@ -4,7 +4,7 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use libfbuf::Fragment;
+use libfbuf::{Domain, Fragment, Frames, Member, Received};
 
 use crate::error;
 use crate::poll::checked;
@@ -16,6 +16,10 @@ static WAITING: libc::c_int = 8 << 20;
 
 static IS_WANTED: libc::c_int = 1;
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
+
+/// Chunks of fbufs for frames: what may wait at the socket in small packets, each of which has a
+/// page, and a message of 1 MiB in packets of 16 KiB for many clients.
+const CHUNKS: usize = 8;
 
 /// Most addresses that are removed from an interface.
 const MOST_ADDRESSES: usize = 64;
@@ -29,6 +33,8 @@ pub(crate) struct Interface {
     socket: OwnedFd,
     mac: Mac,
     mtu: usize,
+    /// Where frames come in fbufs.
+    frames: Option<Frames>,
 }
 
 impl Interface {
@@ -82,7 +88,28 @@ impl Interface {
             socket,
             mac,
             mtu: usize::try_from(mtu).map_err(|_| error(libc::EINVAL))?,
+            frames: None,
         })
+    }
+
+    /// Has frames put into fbufs from now on, if the system has such.
+    pub(crate) fn use_fbufs(&mut self, domain: &Domain) {
+        // Where it has none, frames are received by a copy.
+        self.frames = Frames::new(domain, self.socket.as_fd(), CHUNKS).ok();
+    }
+
+    /// Returns the membership in the path of these fbufs.
+    pub(crate) fn member(&self) -> Option<&Member> {
+        self.frames.as_ref().map(Frames::member)
+    }
+
+    /// Takes frames that wait in fbufs. Returns whether there may be more, and whether there are
+    /// frames to be [received](Interface::receive).
+    pub(crate) fn take(&mut self, each: impl FnMut(Received)) -> io::Result<(bool, bool)> {
+        match &mut self.frames {
+            Some(frames) => frames.take(self.socket.as_fd(), each),
+            None => Ok((false, true)),
+        }
     }
 
     pub(crate) fn mac(&self) -> Mac {

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use libfbuf::{Aggregate, Contents, Fbuf, Path};
+use libfbuf::{Aggregate, Contents, Domain, Fbuf, Member, Path, Received};
 
 use crate::error;
 use crate::interface::{Interface, PARTS};
@@ -64,6 +64,17 @@ pub struct Start {
 }
 
 impl Start {
+    /// Returns that of a frame that came in fbufs.
+    pub fn of(frame: &Received) -> Start {
+        let mut start = Start {
+            bytes: [0; ETHERNET + MOST_IPV4 + wire::UDP],
+            have: 0,
+            len: frame.len() as usize,
+        };
+        start.have = frame.copy_at(0, &mut start.bytes);
+        start
+    }
+
     /// Returns the bytes behind the Ethernet header; `None` unless it is an IP packet.
     pub fn packet(&self) -> Option<&[u8]> {
         let bytes = &self.bytes[..self.have];
@@ -165,6 +176,36 @@ impl Card {
         }
     }
 
+    /// Has frames put into fbufs that this process reads, if the system has such: then they are
+    /// taken by [`take_frames`](Card::take_frames), and those that are not by the other ways.
+    pub fn use_fbufs(&mut self, domain: &Domain) {
+        self.interface.use_fbufs(domain);
+    }
+
+    /// Returns the membership in the path of these fbufs, all of whose members read all frames.
+    pub fn member(&self) -> Option<&Member> {
+        self.interface.member()
+    }
+
+    /// Takes frames that wait in fbufs. Returns whether there may be more, and whether there are
+    /// frames that are not in fbufs.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn take_frames(&mut self, frames: &mut Vec<Received>) -> io::Result<(bool, bool)> {
+        self.interface.take(|frame| frames.push(frame))
+    }
+
+    /// Looks at a frame that is not IP, as [`take_other`](Card::take_other).
+    ///
+    /// # Errors
+    /// Those of sending what waited for the answer.
+    pub fn look_at_other(&mut self, frame: &Received, path: &Path) -> io::Result<()> {
+        let mut bytes = [0; ETHERNET + ARP];
+        let len = frame.copy_at(0, &mut bytes);
+        self.look_at(&bytes[..len], path)
+    }
+
     /// Returns the start of the next frame, which stays.
     ///
     /// # Errors
@@ -203,8 +244,12 @@ impl Card {
     pub fn take_other(&mut self, path: &Path) -> io::Result<()> {
         let mut bytes = [0; ETHERNET + ARP];
         let len = self.interface.receive(&mut bytes)?.min(bytes.len());
-        let is_arp = matches!(wire::read_frame(&bytes[..len]), Some((_, FrameType::Arp)));
-        match Arp::read(bytes[..len].get(ETHERNET..).unwrap_or_default()) {
+        self.look_at(&bytes[..len], path)
+    }
+
+    fn look_at(&mut self, bytes: &[u8], path: &Path) -> io::Result<()> {
+        let is_arp = matches!(wire::read_frame(bytes), Some((_, FrameType::Arp)));
+        match Arp::read(bytes.get(ETHERNET..).unwrap_or_default()) {
             Some(arp) if is_arp => self.take_arp(&arp, path),
             _ => Ok(()),
         }

@@ -48,6 +48,20 @@ fn command() -> Command {
                 .help("Carry all messages through the kernel"),
         )
         .arg(
+            Arg::new("copy")
+                .long("copy")
+                .action(ArgAction::SetTrue)
+                .conflicts_with("share-card")
+                .help("Copy packets from the card, instead of reading them where it writes them"),
+        )
+        .arg(
+            Arg::new("share-card")
+                .long("share-card")
+                .action(ArgAction::SetTrue)
+                .requires("interface")
+                .help("Let every client read all that comes from the card"),
+        )
+        .arg(
             Arg::new("large")
                 .long("large")
                 .action(ArgAction::SetTrue)
@@ -105,6 +119,8 @@ fn serve(options: &ArgMatches) -> io::Result<()> {
     let socket = socket.map_or(protocol::SOCKET, String::as_str);
     let limits = Limits {
         has_rings: !options.get_flag("no-rings"),
+        in_place: !options.get_flag("copy"),
+        shares_card: options.get_flag("share-card"),
         ..Limits::default()
     };
     let mut server = Server::new(&domain, socket, config, link, limits)?;

@@ -9,7 +9,8 @@
 //!      6   u16   an error's number; 0: none
 //!      8   [u8]  the other address
 //!     12   u32   the request's number, which the reply repeats
-//!     16   u64   the client whose path must be joined to read the body; 0: none
+//!     16   u64   the client whose path must be joined to read the body; 0: none,
+//!                all ones: the card's
 //!     24   u64   reserved, 0
 //! ```
 //!
@@ -24,6 +25,9 @@ pub const HELLO: [u8; 8] = *b"netsrv01";
 
 /// The same of a server that has rings for cached, volatile paths.
 pub const HELLO_RINGS: [u8; 8] = *b"netsrvr1";
+
+/// The number by which the path of the card's fbufs comes to clients.
+pub const CARD: u64 = u64::MAX;
 
 /// Where clients connect unless told otherwise.
 pub const SOCKET: &str = "/run/netserver";

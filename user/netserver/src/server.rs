@@ -6,19 +6,20 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::io;
+use std::mem;
 use std::net::SocketAddrV4;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::time::Instant;
 
-use libfbuf::{Aggregate, Contents, Domain, Received};
+use libfbuf::{Aggregate, Contents, Domain, Member, Received};
 
 use crate::clients::{Client, Limits};
 use crate::error;
 use crate::fragments::Key;
-use crate::link::Link;
+use crate::link::{Link, Start};
 use crate::poll::Poll;
-use crate::protocol::{HEADER, Header, NO_CHECKSUM, NO_VERIFY, Op};
+use crate::protocol::{CARD, HEADER, Header, NO_CHECKSUM, NO_VERIFY, Op};
 use crate::stack::{Config, Datagram, Stack};
 use crate::wire::{ETHERNET, Ipv4, Udp, protocol};
 
@@ -65,6 +66,8 @@ pub struct Server {
     /// Clients that may have something to be done.
     active: VecDeque<u64>,
     ports: BTreeMap<u16, Port>,
+    /// Room for frames of the card.
+    frames: Vec<Received>,
     /// The receivers of datagrams whose first fragment came.
     flows: VecDeque<(Key, u64)>,
     next_client: u64,
@@ -92,7 +95,11 @@ impl Server {
         listener.set_nonblocking(true)?;
         let poll = Poll::new()?;
         poll.add(listener.as_fd(), LISTENER)?;
-        if let Link::Card(card) = &link {
+        let mut link = link;
+        if let Link::Card(card) = &mut link {
+            if limits.in_place {
+                card.use_fbufs(domain);
+            }
             poll.add(card.as_fd(), LINK)?;
         }
         Ok(Server {
@@ -105,6 +112,7 @@ impl Server {
             clients: BTreeMap::new(),
             active: VecDeque::new(),
             ports: BTreeMap::new(),
+            frames: Vec::new(),
             flows: VecDeque::new(),
             next_client: LINK + 1,
             next_port: EPHEMERAL,
@@ -170,6 +178,25 @@ impl Server {
     /// # Errors
     /// Those of the card.
     fn take_frames(&mut self) -> io::Result<()> {
+        let Link::Card(card) = &mut self.link else {
+            return Ok(());
+        };
+        let mut frames = mem::take(&mut self.frames);
+        let taken = card.take_frames(&mut frames);
+        for frame in frames.drain(..) {
+            // What fails is a packet that is lost.
+            if self.take_frame(&frame).is_err() {
+                self.dropped += 1;
+            }
+        }
+        self.frames = frames;
+        match taken {
+            Ok((_, false)) => return Ok(()),
+            Ok((_, true)) => {}
+            // It comes once, after the link went down.
+            Err(why) if why.raw_os_error() == Some(libc::ENETDOWN) => return Ok(()),
+            Err(why) => return Err(why),
+        }
         for _ in 0..FRAMES {
             let Link::Card(card) = &mut self.link else {
                 return Ok(());
@@ -193,6 +220,21 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// Takes a frame that came in fbufs, where it stays.
+    fn take_frame(&mut self, frame: &Received) -> io::Result<()> {
+        let Link::Card(card) = &mut self.link else {
+            return Ok(());
+        };
+        if Start::of(frame).packet().is_none() {
+            return card.look_at_other(frame, self.stack.path());
+        }
+        let packet = self.stack.path().forward_frame(frame)?;
+        let result = self.up(&packet.clip_front(ETHERNET as u64)?, None);
+        // A reply of ICMP.
+        let carried = self.carry(None);
+        result.and(carried)
     }
 
     /// Takes a packet into an fbuf of the client that it is for, as far as that is known.
@@ -452,7 +494,13 @@ impl Server {
         let sender = from.filter(|from| *from != to);
         let sender = sender.and_then(|from| self.clients.get_mut(&from));
         let sender = sender.map(|sender| (sender, may_share));
-        let result = give(&mut client, sender, from.is_none(), &self.limits, datagram);
+        let source = match &self.link {
+            Link::Card(card) if from.is_none() => Source::Card {
+                shared: card.member().filter(|_| self.limits.shares_card),
+            },
+            _ => Source::Client(sender),
+        };
+        let result = give(&mut client, source, &self.limits, datagram);
         self.clients.insert(to, client);
         result
     }
@@ -487,12 +535,19 @@ fn owner(
     Some(Owner { client, key })
 }
 
-/// Gives a datagram to a client. Its body lies in fbufs of the sending client, if there is one:
-/// where the receiver may join that one's path, it is not copied.
+/// Where a datagram comes from.
+enum Source<'a> {
+    /// The card; the membership in the path of its fbufs, if clients may join that.
+    Card { shared: Option<&'a Member> },
+    /// Another client, and whether the receiver may join its path; `None`: the receiver itself.
+    Client(Option<(&'a mut Client, bool)>),
+}
+
+/// Gives a datagram to a client. Its body lies in fbufs of the sending client, if there is one, or
+/// of the card: where the receiver may join that path, it is not copied.
 fn give(
     client: &mut Client,
-    sender: Option<(&mut Client, bool)>,
-    is_from_card: bool,
+    source: Source<'_>,
     limits: &Limits,
     datagram: &Datagram,
 ) -> io::Result<()> {
@@ -500,27 +555,39 @@ fn give(
     if !client.has_room(limits, datagram.body.len())? {
         return Err(error(libc::ENOBUFS));
     }
-    let is_own = sender.is_none();
     let is_by_kernel = client.line()?.is_by_kernel();
-    let has_body = client.path()?.has(&datagram.body);
-    // A receiver that may read the sender's path for good costs no mapping for each message.
-    let shared = match sender {
-        Some((sender, true)) if !sender.is_uncached() => match sender.share_with(client)? {
-            true => Some(sender.number),
-            false => None,
-        },
-        _ => None,
+    let may_read = match source {
+        Source::Card { shared } => {
+            if let Some(member) = shared {
+                client.share_card(member)?;
+                header.share = CARD;
+            }
+            // It joins by its first datagram.
+            client.path()?.has(&datagram.body)
+                || shared.is_some() && client.may_read(&datagram.body)
+        }
+        Source::Client(None) => true,
+        Source::Client(Some((sender, may_share))) => {
+            // A receiver that may read the sender's path for good costs no mapping for each
+            // message.
+            let is_shared = may_share && !sender.is_uncached() && sender.share_with(client)?;
+            if is_shared {
+                header.share = sender.number;
+            }
+            // What the sender sends on may be another's, and a receiver joins by its first
+            // datagram.
+            is_by_kernel || (is_shared && client.may_read(&datagram.body))
+        }
     };
-    let may_read = match is_from_card {
-        true => has_body,
-        // What the sender sends on may be another's, and a receiver joins by its first datagram.
-        false => is_own || is_by_kernel || (shared.is_some() && client.may_read(&datagram.body)),
-    };
-    header.share = shared.unwrap_or(0);
-    let body = match may_read {
-        true => client.path()?.adopt(&datagram.body)?,
-        false => copied(client, &datagram.body)?,
-    };
+    if may_read {
+        let body = client.path()?.adopt(&datagram.body)?;
+        match client.send(&header, Some(&body)) {
+            // Through the kernel, to a client that has not joined yet.
+            Err(why) if why.raw_os_error() == Some(libc::EPERM) && header.share == CARD => {}
+            result => return result,
+        }
+    }
+    let body = copied(client, &datagram.body)?;
     client.send(&header, Some(&body))
 }
 

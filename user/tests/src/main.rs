@@ -120,7 +120,7 @@ fn main() {
         passing::chains, passing::places, fbufs::messages, fbufs::memory,
         fbufs::refused, fbufs::deaths, fbufs::hostile, fbufs::taken, fbufs::shown_pages, fbuf_library,
         netserver_library, polling, udp_lite,
-        netlink, network::links, network::machines, network::routes, network::packets,
+        netlink, network::links, network::machines, network::routes, network::packets, network::frames,
         network::requests, network::zero_copy, network::shown, inet::connections, inet::reading,
         inet::ports, inet::accepting,
         inet::datagrams, inet::raw, inet::options, unix_sockets::streams,

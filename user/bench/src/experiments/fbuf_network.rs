@@ -36,8 +36,12 @@ which the receiver reads. Packets have 16 KiB. A window of 2 MiB, of 32 messages
 flight; what is lost is sent again.
 
 fbuf-network/kernel-SIZE   the kernel's sockets, in datagrams of at most 32 KiB; MiB/s
-fbuf-network/user-SIZE     UDP/IP in the programs themselves, over packet sockets
-fbuf-network/rings-SIZE    netserver and a program, by cached, volatile fbufs and rings
+fbuf-network/user-SIZE     UDP/IP in the programs themselves, over packet sockets; what comes is
+                           read in fbufs of the kernel, where the card has written it
+fbuf-network/copied-SIZE   the same, but what comes is copied
+fbuf-network/shared-SIZE   netserver and a program, by cached, volatile fbufs and rings; both read
+                           what the card has written
+fbuf-network/rings-SIZE    the same, but netserver copies what is for the program
 fbuf-network/cached-SIZE   netserver and the program, by cached and volatile fbufs
 fbuf-network/plain-SIZE    the same by uncached and secured ones
 fbuf-network/load-...      the part of the time in which the receiving guest's CPU is not idle; %",
@@ -69,13 +73,20 @@ enum Way {
     /// The kernel's sockets.
     Kernel,
     /// The protocols in the program.
-    User,
+    User {
+        /// Whether it reads packets where the card has written them.
+        in_place: bool,
+    },
     /// The protocols in a server.
     Server {
         /// The mode of the paths.
         mode: Mode,
         /// Whether messages go by rings.
         has_rings: bool,
+        /// Whether it reads packets where the card has written them.
+        in_place: bool,
+        /// Whether the program does so, too.
+        is_shared: bool,
     },
 }
 
@@ -85,16 +96,23 @@ const PLAIN: Mode = Mode {
 };
 
 /// The ways; an order names one by its place.
-const WAYS: [(&str, Way); 5] = [
+const WAYS: [(&str, Way); 7] = [
     ("kernel", Way::Kernel),
-    ("user", Way::User),
-    ("rings", server(Mode::CACHED_VOLATILE, true)),
-    ("cached", server(Mode::CACHED_VOLATILE, false)),
-    ("plain", server(PLAIN, false)),
+    ("user", Way::User { in_place: true }),
+    ("copied", Way::User { in_place: false }),
+    ("shared", server(Mode::CACHED_VOLATILE, true, true)),
+    ("rings", server(Mode::CACHED_VOLATILE, true, false)),
+    ("cached", server(Mode::CACHED_VOLATILE, false, false)),
+    ("plain", server(PLAIN, false, false)),
 ];
 
-const fn server(mode: Mode, has_rings: bool) -> Way {
-    Way::Server { mode, has_rings }
+const fn server(mode: Mode, has_rings: bool, is_shared: bool) -> Way {
+    Way::Server {
+        mode,
+        has_rings,
+        in_place: !mode.is_uncached,
+        is_shared,
+    }
 }
 
 fn run(bench: &mut Bench) -> Result<(), Failure> {

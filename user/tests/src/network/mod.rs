@@ -7,6 +7,7 @@
 
 use support::prelude::*;
 
+pub mod frames;
 pub mod links;
 pub mod machines;
 pub mod packets;

@@ -7,7 +7,7 @@ pub const TESTS: &[Test] = &[
     ("network: rings of packets", rings),
 ];
 
-fn packet_socket(kind: c_int, protocol: u16, index: u32) -> Result<OwnedFd> {
+pub(super) fn packet_socket(kind: c_int, protocol: u16, index: u32) -> Result<OwnedFd> {
     let socket = socket_of(AF_PACKET, kind, c_int::from(protocol.to_be()))?;
     // SAFETY: all zeros is a valid address.
     let mut name: sockaddr_ll = unsafe { zeroed() };

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use libfbuf::{Aggregate, Backend, Contents, Domain, Fragment, Mode, Path};
-use netserver::{Card, Config, Limits, Link, Options, Server, Stack, UdpSocket};
+use libfbuf::{Aggregate, Backend, Contents, Domain, Fragment, Mode, Path, Received};
+use netserver::{Card, Config, Limits, Link, Options, Server, Stack, Start, UdpSocket};
 
 use super::Way;
 use crate::Failure;
@@ -89,7 +89,13 @@ pub(super) fn poll(fd: RawFd, patience: Duration) -> io::Result<bool> {
 
 /// Starts the server of a way that has one; returns when it listens.
 pub(super) fn server(way: Way, name: &str, side: Side) -> Result<Option<Partner>, Failure> {
-    let Way::Server { has_rings, .. } = way else {
+    let Way::Server {
+        has_rings,
+        in_place,
+        is_shared,
+        ..
+    } = way
+    else {
         return Ok(None);
     };
     let (ready, mut to_tell) = pipe()?;
@@ -100,6 +106,8 @@ pub(super) fn server(way: Way, name: &str, side: Side) -> Result<Option<Partner>
         let link = Link::Card(Box::new(card));
         let limits = Limits {
             has_rings,
+            in_place,
+            shares_card: is_shared,
             ..Limits::default()
         };
         let mut server = Server::new(&domain, PLACE, config, link, limits)?;
@@ -114,7 +122,7 @@ pub(super) fn server(way: Way, name: &str, side: Side) -> Result<Option<Partner>
 pub(super) fn start(way: Way, name: &str, side: Side) -> Result<Box<dyn End>, Failure> {
     Ok(match way {
         Way::Kernel => Box::new(Kernel::start(name, side)?),
-        Way::User => Box::new(User::start(name, side)?),
+        Way::User { in_place } => Box::new(User::start(name, side, in_place)?),
         Way::Server { mode, .. } => Box::new(Client::start(side, mode)?),
     })
 }
@@ -247,18 +255,23 @@ struct User {
     path: Path,
     to: SocketAddrV4,
     waiting: VecDeque<Came>,
+    frames: Vec<Received>,
 }
 
 impl User {
-    fn start(name: &str, side: Side) -> io::Result<Self> {
+    fn start(name: &str, side: Side, in_place: bool) -> io::Result<Self> {
         let domain = Domain::enter(Backend::Device)?;
-        let card = card(name, side)?;
+        let mut card = card(name, side)?;
+        if in_place {
+            card.use_fbufs(&domain);
+        }
         Ok(Self {
             stack: Stack::new(&domain, config(side, &card))?,
             card,
             path: Path::new(&domain, Mode::CACHED_VOLATILE, 0)?,
             to: side.peer(),
             waiting: VecDeque::new(),
+            frames: Vec::new(),
         })
     }
 
@@ -276,6 +289,22 @@ impl User {
 
     /// Takes frames that wait.
     fn take(&mut self) -> io::Result<()> {
+        let (_, has_others) = self.card.take_frames(&mut self.frames)?;
+        for frame in self.frames.drain(..) {
+            let path = self.stack.path();
+            if Start::of(&frame).packet().is_none() {
+                self.card.look_at_other(&frame, path)?;
+                continue;
+            }
+            let packet = path.forward_frame(&frame)?;
+            let packet = packet.clip_front(netserver::wire::ETHERNET as u64)?;
+            if let Some(datagram) = self.stack.receive(&packet, Instant::now())? {
+                self.waiting.push_back(came(&datagram.body)?);
+            }
+        }
+        if !has_others {
+            return Ok(());
+        }
         for _ in 0..FRAMES {
             let start = match self.card.peek() {
                 Err(why) if why.kind() == io::ErrorKind::WouldBlock => return Ok(()),
