@@ -324,11 +324,16 @@ impl KernelPages {
 
     /// Nothing is filled or given any more; parts that wait are forgotten.
     pub fn end(&self) {
-        let mut state = self.state.lock();
-        state.has_ended = true;
-        while let Some(part) = state.waiting.pop_front() {
-            state.page(part.page).is_given = false;
-            self.settle(&mut state, part.page);
+        self.state.lock().has_ended = true;
+        loop {
+            let mut state = self.state.lock();
+            for _ in 0..LOOKS {
+                let Some(part) = state.waiting.pop_front() else {
+                    return;
+                };
+                state.page(part.page).is_given = false;
+                self.settle(&mut state, part.page);
+            }
         }
     }
 

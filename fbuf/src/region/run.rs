@@ -233,12 +233,9 @@ impl Pager for Run {
             return Err(PagerError::BeyondEnd);
         }
         self.object
-            .get_or_insert(index, || {
-                // Pages of the kernel do not come again.
-                match self.has_ended.load(SeqCst) || self.kernels.get().is_some() {
-                    true => Err(PagerError::BeyondEnd),
-                    false => Ok(Frame::alloc(Contents::Zeroed)?),
-                }
+            .get_or_insert(index, || match self.has_ended.load(SeqCst) {
+                true => Err(PagerError::BeyondEnd),
+                false => Ok(Frame::alloc(Contents::Zeroed)?),
             })
     }
 
@@ -291,10 +288,11 @@ impl Pager for Run {
     }
 
     fn lend(&self, index: u64) -> Option<Owned> {
+        let lent = self.object.lend(index, || true)?;
+        // Once the page has one more owner: from here on it is not written if it is held.
         let kernels = self.kernels.get();
-        // Bytes of others may change.
         let stays = kernels.is_none_or(|it| it.is_held(index as usize));
-        stays.then(|| self.object.lend(index, || true))?
+        stays.then_some(lent)
     }
 
     fn admit(&self, pages: Range<u64>, enter: &mut dyn FnMut() -> bool) {
