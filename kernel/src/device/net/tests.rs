@@ -27,6 +27,8 @@ use nucleus::{
     },
 };
 
+mod fbufs;
+
 use super::{
     Feature,
     card::{Above, Card},

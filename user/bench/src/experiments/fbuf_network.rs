@@ -6,6 +6,10 @@
 //!   row: Pair::start ── START ────────> serve: ends the last receiver, starts another
 //!        End::send   ── messages ─────> End::receive
 //!        acknowledged <── a number ──── after half a window
+//!
+//!   row: Reverse::start ── SEND ──────> serve: ends the last part, starts a sender
+//!                       ── MORE ──────> End::send
+//!        End::receive  <── messages ───
 //! ```
 //!
 //! - [`control`]: what the guests say to each other besides messages, in frames of their own.
@@ -44,6 +48,7 @@ fbuf-network/shared-SIZE   netserver and a program, by cached, volatile fbufs an
 fbuf-network/rings-SIZE    the same, but netserver copies what is for the program
 fbuf-network/cached-SIZE   netserver and the program, by cached and volatile fbufs
 fbuf-network/plain-SIZE    the same by uncached and secured ones
+fbuf-network/receive-...   the same rows, in which the second guest sends and this one receives
 fbuf-network/load-...      the part of the time in which the receiving guest's CPU is not idle; %",
     run,
 };
@@ -130,11 +135,16 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
             let batch = (BATCH_BYTES / size) as u64;
             row.bytes(size as u64).batch(batch).run(|meter| {
                 let mut pair = Pair::start(card, place, size)?;
-                meter.measure(|count| pair.send(count))?;
-                if pair.again > 0 {
-                    meter.note(format!("{} times sent again", pair.again));
+                meter.measure(|count| pair.sender.send(count))?;
+                if pair.sender.again > 0 {
+                    meter.note(format!("{} times sent again", pair.sender.again));
                 }
                 Ok(())
+            })?;
+            let row = bench.row(format!("fbuf-network/receive-{name}-{}", size_name(size)));
+            row.bytes(size as u64).batch(batch).run(|meter| {
+                let mut pair = Reverse::start(card, place, size)?;
+                meter.measure(|count| pair.receive(count))
             })?;
             let row = bench.row(format!("fbuf-network/load-{name}-{}", size_name(size)));
             row.unit(Unit::Percent).run(|meter| {
@@ -156,6 +166,75 @@ fn window(size: usize) -> u64 {
 /// The sender here, and the receiver in the second guest.
 struct Pair {
     control: Control,
+    sender: Sender,
+}
+
+impl Pair {
+    fn start(card: &str, place: usize, size: usize) -> Result<Self, Failure> {
+        let way = way_that_is_there(place)?;
+        let mut control = Control::open(card)?;
+        control.ask(Order::Start {
+            way: place as u8,
+            size: size as u32,
+        })?;
+        let sender = Sender::start(card, way, size, Side::Sender)?;
+        Ok(Self { control, sender })
+    }
+
+    /// Sends for a while; returns by how many per cent the second guest's CPU was busy.
+    fn load(&mut self, batch: u64) -> Result<f64, Failure> {
+        let before = self.control.ask(Order::Times)?;
+        let since = Instant::now();
+        while since.elapsed() < LOAD_TIME {
+            self.sender.send(batch)?;
+        }
+        let after = self.control.ask(Order::Times)?;
+        let up = after.up.saturating_sub(before.up).max(1);
+        let idle = after.idle.saturating_sub(before.idle).min(up);
+        Ok((up - idle) as f64 * 100.0 / up as f64)
+    }
+}
+
+/// The receiver here, and the sender in the second guest.
+struct Reverse {
+    control: Control,
+    _receiver: (Option<Partner>, Partner),
+}
+
+impl Reverse {
+    fn start(card: &str, place: usize, size: usize) -> Result<Self, Failure> {
+        let way = way_that_is_there(place)?;
+        let mut control = Control::open(card)?;
+        // What the second guest had before is for the other direction.
+        let receiver = receive(card, way, size, Side::Receiver)?;
+        control.ask(Order::Send {
+            way: place as u8,
+            size: size as u32,
+        })?;
+        Ok(Self {
+            control,
+            _receiver: receiver,
+        })
+    }
+
+    fn receive(&mut self, count: u64) -> Result<(), Failure> {
+        self.control.ask(Order::More(count))?;
+        Ok(())
+    }
+}
+
+/// Returns the way with this number, if this kernel has it.
+fn way_that_is_there(place: usize) -> Result<Way, Failure> {
+    let (_, way) = WAYS.get(place).ok_or("an unknown way")?;
+    if *way != Way::Kernel {
+        // So that a missing device is told here.
+        enter(Backend::Device)?;
+    }
+    Ok(*way)
+}
+
+/// A sender, with its server if it has one.
+struct Sender {
     end: Box<dyn End>,
     _server: Option<Partner>,
     size: usize,
@@ -165,22 +244,10 @@ struct Pair {
     again: u64,
 }
 
-impl Pair {
-    fn start(card: &str, place: usize, size: usize) -> Result<Self, Failure> {
-        let way = WAYS[place].1;
-        if way != Way::Kernel {
-            // So that a missing device is told here.
-            enter(Backend::Device)?;
-        }
-        let mut control = Control::open(card)?;
-        control.ask(Order::Start {
-            way: place as u8,
-            size: size as u32,
-        })?;
-        let side = Side::Sender;
+impl Sender {
+    fn start(card: &str, way: Way, size: usize, side: Side) -> Result<Self, Failure> {
         let server = ends::server(way, card, side)?;
-        let mut pair = Self {
-            control,
+        let mut sender = Self {
             end: ends::start(way, card, side)?,
             _server: server,
             size,
@@ -188,9 +255,9 @@ impl Pair {
             again: 0,
         };
         // The neighbours know each other then.
-        pair.send(1)?;
-        pair.again = 0;
-        Ok(pair)
+        sender.send(1)?;
+        sender.again = 0;
+        Ok(sender)
     }
 
     /// Sends so many messages; returns when all are acknowledged.
@@ -220,19 +287,6 @@ impl Pair {
         }
         Ok(())
     }
-
-    /// Sends for a while; returns by how many per cent the second guest's CPU was busy.
-    fn load(&mut self, batch: u64) -> Result<f64, Failure> {
-        let before = self.control.ask(Order::Times)?;
-        let since = Instant::now();
-        while since.elapsed() < LOAD_TIME {
-            self.send(batch)?;
-        }
-        let after = self.control.ask(Order::Times)?;
-        let up = after.up.saturating_sub(before.up).max(1);
-        let idle = after.idle.saturating_sub(before.idle).min(up);
-        Ok((up - idle) as f64 * 100.0 / up as f64)
-    }
 }
 
 /// The word of each page of a message: its number, and whether it is the last for now.
@@ -240,33 +294,57 @@ fn stamp_of(number: u64, end: u64) -> u64 {
     number << 1 | u64::from(number + 1 == end)
 }
 
-/// Serves the sending guest, until the machine is ended.
+/// What the second guest has.
+enum Part {
+    Receiver(#[expect(dead_code, reason = "its drop matters")] (Option<Partner>, Partner)),
+    Sender(Sender),
+}
+
+/// Serves the guest that measures, until the machine is ended.
 fn serve(card: &str) -> Result<(), Failure> {
     let mut control = Control::open(card)?;
-    let mut parts: Option<(Option<Partner>, Partner)> = None;
+    let mut part: Option<Part> = None;
     let mut last = None;
     loop {
         let (number, order) = control.hear()?;
-        if let Order::Start { way, size } = order
-            && last != Some(number)
-        {
-            // The last server ends before the next one has the card.
-            drop(parts.take());
+        if order != Order::Times && last != Some(number) {
             last = Some(number);
-            let (_, way) = WAYS.get(usize::from(way)).ok_or("an unknown way")?;
-            parts = Some(receive(card, *way, size as usize)?);
+            match order {
+                Order::Start { way, size } | Order::Send { way, size } => {
+                    // The last server ends before the next one has the card.
+                    drop(part.take());
+                    let way = way_that_is_there(way.into())?;
+                    part = Some(match order {
+                        Order::Start { .. } => {
+                            Part::Receiver(receive(card, way, size as usize, Side::Receiver)?)
+                        }
+                        _ => Part::Sender(Sender::start(card, way, size as usize, Side::Sender)?),
+                    });
+                }
+                Order::More(count) => {
+                    if let Some(Part::Sender(sender)) = &mut part {
+                        sender.send(count)?;
+                    }
+                }
+                Order::Times => {}
+            }
         }
         control.answer(number, Times::now()?)?;
     }
 }
 
 /// Starts a receiver of messages, with its server if it has one.
-fn receive(card: &str, way: Way, size: usize) -> Result<(Option<Partner>, Partner), Failure> {
+fn receive(
+    card: &str,
+    way: Way,
+    size: usize,
+    side: Side,
+) -> Result<(Option<Partner>, Partner), Failure> {
     let card = card.to_owned();
-    let server = ends::server(way, &card, Side::Receiver)?;
+    let server = ends::server(way, &card, side)?;
     let (ready, to_tell) = crate::movement::pipe()?;
     let receiver = Partner::start(0, move || {
-        let mut end = ends::start(way, &card, Side::Receiver)?;
+        let mut end = ends::start(way, &card, side)?;
         std::io::Write::write_all(&mut &to_tell, &[0])?;
         let step = window(size).div_ceil(2);
         let (mut expected, mut have) = (0, 0);

@@ -27,12 +27,18 @@ const FRAME: usize = 60;
 const START: u8 = 1;
 const TIMES: u8 = 2;
 const ANSWER: u8 = 3;
+const SEND: u8 = 4;
+const MORE: u8 = 5;
 
-/// What the sending guest wants.
+/// What the guest that measures wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Order {
     /// A receiver of messages of a size, by the way with this number.
     Start { way: u8, size: u32 },
+    /// A sender of messages of a size to this guest.
+    Send { way: u8, size: u32 },
+    /// So many messages of that sender, and the answer when all are acknowledged.
+    More(u64),
     /// The answer alone.
     Times,
 }
@@ -91,6 +97,8 @@ impl Control {
         self.number += 1;
         let (act, words) = match order {
             Order::Start { way, size } => (START, [way.into(), size.into()]),
+            Order::Send { way, size } => (SEND, [way.into(), size.into()]),
+            Order::More(count) => (MORE, [count, 0]),
             Order::Times => (TIMES, [0; 2]),
         };
         for _ in 0..TRIES {
@@ -111,10 +119,14 @@ impl Control {
         loop {
             poll(self.socket.as_raw_fd(), Duration::MAX)?;
             match self.take()? {
-                Some((START, number, [way, size])) => {
+                Some((act @ (START | SEND), number, [way, size])) => {
                     let (way, size) = (way as u8, size as u32);
-                    return Ok((number, Order::Start { way, size }));
+                    return Ok(match act {
+                        START => (number, Order::Start { way, size }),
+                        _ => (number, Order::Send { way, size }),
+                    });
                 }
+                Some((MORE, number, [count, _])) => return Ok((number, Order::More(count))),
                 Some((TIMES, number, _)) => return Ok((number, Order::Times)),
                 _ => {}
             }
