@@ -86,14 +86,22 @@ impl Pool {
 
     /// Moves parts that wait to `to`, whole packets only, and calls `each` with the address and the
     /// bytes of each and whether more of its packet follow; returns how many there are.
-    pub fn take_parts(&self, to: &mut [Part], mut each: impl FnMut(VirtAddr, usize, bool)) -> usize {
+    pub fn take_parts(
+        &self,
+        to: &mut [Part],
+        mut each: impl FnMut(VirtAddr, usize, bool),
+    ) -> usize {
         static EVENTS: AtomicU64 = AtomicU64::new(1);
         let Some(pages) = self.pages() else { return 0 };
         let count = pages.take_parts(to);
         for part in to.iter().take(count) {
             let page = part.page as usize;
             let start = self.run.addresses(page..page + 1).start;
-            each(start + usize::from(part.offset), part.len.into(), part.has_more);
+            each(
+                start + usize::from(part.offset),
+                part.len.into(),
+                part.has_more,
+            );
         }
         if count > 0 {
             self.used.store(EVENTS.fetch_add(1, Relaxed), Relaxed);

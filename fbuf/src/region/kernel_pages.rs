@@ -247,7 +247,9 @@ impl KernelPages {
     }
 
     fn find(&self, frame: &Frame) -> Option<u32> {
-        let at = self.by_frame.binary_search_by_key(&frame.number(), |it| it.0);
+        let at = self
+            .by_frame
+            .binary_search_by_key(&frame.number(), |it| it.0);
         Some(self.by_frame.get(at.ok()?)?.1)
     }
 

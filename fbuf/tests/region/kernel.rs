@@ -108,7 +108,8 @@ impl Card {
             let is_given = self.pool.give(views);
             assert_eq!(is_given, !self.has_ended);
             if is_given {
-                self.given.extend(parts.iter().map(|(it, byte)| (it.len, *byte)));
+                self.given
+                    .extend(parts.iter().map(|(it, byte)| (it.len, *byte)));
                 let again = parts.iter().map(|(it, _)| (it.frame(), it.offset, it.len));
                 assert!(!self.pool.give(again), "a page was given twice");
             }
@@ -132,7 +133,8 @@ impl Card {
         });
         if is_given {
             let parts = lens.into_iter().enumerate();
-            self.given.extend(parts.map(|(at, len)| (len, byte_of(packet, at))));
+            self.given
+                .extend(parts.map(|(at, len)| (len, byte_of(packet, at))));
         }
     }
 
@@ -141,7 +143,8 @@ impl Card {
         let mut taken = Vec::new();
         let room = &mut room[..self.numbers.below(11)];
         let most = room.len();
-        self.pool.take_parts(room, |at, len, has_more| taken.push((at, len, has_more)));
+        self.pool
+            .take_parts(room, |at, len, has_more| taken.push((at, len, has_more)));
         assert!(taken.len() <= most && taken.last().is_none_or(|it| !it.2));
         for (at, len, _) in taken {
             let (wanted, byte) = self.given.pop_front().expect("it was given");
@@ -163,7 +166,10 @@ impl Card {
         if self.held.len() < 2 {
             return;
         }
-        let picked: Vec<_> = (0..2).map(|_| self.numbers.pick(&self.held)).map(|it| (it.at, it.len, it.byte)).collect();
+        let picked: Vec<_> = (0..2)
+            .map(|_| self.numbers.pick(&self.held))
+            .map(|it| (it.at, it.len, it.byte))
+            .collect();
         let nodes = start + self.numbers.below(50) * PAGE_SIZE;
         let at = |i: usize| (nodes + 32 * i).0 as u64;
         assert!(sender.set_node(nodes, [2, 0, at(1), at(2)]));

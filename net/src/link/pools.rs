@@ -46,7 +46,8 @@ impl Pools {
     pub fn remove(&self, pool: &Arc<Pool>) {
         let gone = {
             let mut list = self.list.lock();
-            let is_it = |it: &&mut Option<Arc<Pool>>| it.as_ref().is_some_and(|it| Arc::ptr_eq(it, pool));
+            let is_it =
+                |it: &&mut Option<Arc<Pool>>| it.as_ref().is_some_and(|it| Arc::ptr_eq(it, pool));
             let gone = list.iter_mut().find(is_it).and_then(Option::take);
             self.count.store(list.iter().flatten().count(), SeqCst);
             gone
@@ -60,6 +61,9 @@ impl Pools {
             return None;
         }
         let list = self.list.lock();
-        list.iter().flatten().max_by_key(|it| it.last_use()).cloned()
+        list.iter()
+            .flatten()
+            .max_by_key(|it| it.last_use())
+            .cloned()
     }
 }

@@ -14,11 +14,7 @@ use alloc::sync::{Arc, Weak};
 use abi::{Errno, Result};
 use fbuf::region::{Part, Path, Pool};
 use net::{ip::Interface, packet::Packet};
-use nucleus::{
-    Frame, VirtAddr, ephemeral,
-    sync::Mutex,
-    user,
-};
+use nucleus::{Frame, VirtAddr, ephemeral, sync::Mutex, user};
 
 use super::seen::Seen;
 use crate::{
@@ -90,7 +86,9 @@ impl Fbufs {
         if len == 0 {
             return false;
         }
-        let is_there = seen.data_start().is_some_and(|start| self.pass(packet, start, len));
+        let is_there = seen
+            .data_start()
+            .is_some_and(|start| self.pass(packet, start, len));
         is_there || {
             let fill = |frame: &Frame, at, len| copy(seen, frame, at, len);
             self.pool.give_copy(len, fill)

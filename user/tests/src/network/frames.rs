@@ -7,9 +7,15 @@ use std::io;
 use std::os::fd::AsFd;
 
 pub const TESTS: &[Test] = &[
-    ("network: packets in fbufs of the kernel", || child(received)),
-    ("network: fbufs of the kernel for two processes", || child(shared)),
-    ("network: fbufs of the kernel that are refused", || child(refusals)),
+    ("network: packets in fbufs of the kernel", || {
+        child(received)
+    }),
+    ("network: fbufs of the kernel for two processes", || {
+        child(shared)
+    }),
+    ("network: fbufs of the kernel that are refused", || {
+        child(refusals)
+    }),
 ];
 
 /// Pages of a chunk, and so the most packets.
@@ -43,7 +49,9 @@ fn take(frames: &mut Frames, socket: &OwnedFd, count: usize) -> Result<Vec<Recei
 fn check(packet: &Received, wanted: &[u8]) -> Outcome {
     ensure!(packet.to_vec(70_000)? == wanted, "other bytes");
     // They cannot change: they may be borrowed.
-    let bytes = packet.fragments().map(|it| it.bytes().map_or(0, <[u8]>::len));
+    let bytes = packet
+        .fragments()
+        .map(|it| it.bytes().map_or(0, <[u8]>::len));
     equal!(bytes.sum::<usize>(), wanted.len());
     Ok(())
 }
@@ -82,7 +90,10 @@ fn received() -> Outcome {
     for number in PAGES - packets.len()..PAGES {
         let fd = socket.as_raw_fd();
         let n = call!(recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), 0));
-        ensure!(buffer[..n as usize] == packet(number, 100), "packet {number}");
+        ensure!(
+            buffer[..n as usize] == packet(number, 100),
+            "packet {number}"
+        );
     }
     // The last one that was freed comes first.
     let freed = all.pop().ok_or("none")?;
@@ -92,7 +103,10 @@ fn received() -> Outcome {
     tap.send(&packet(9, 99))?;
     let again = take(&mut frames, &socket, 1)?;
     check(&again[0], &packet(9, 99))?;
-    equal!(again[0].fragments().next().map(|it| it.address()), Some(place));
+    equal!(
+        again[0].fragments().next().map(|it| it.address()),
+        Some(place)
+    );
     let listing = fs::read_to_string("/proc/causeway/fbuf")?;
     ensure!(
         listing.contains("owner kernel there cached,volatile chunks 1/1 pages 512 members 1"),
@@ -124,7 +138,10 @@ fn shared() -> Outcome {
         let card = libfbuf::Member::attach(&domain, path)?;
         libfbuf::send_descriptor(theirs.as_fd(), b"x", card.as_fd())?;
         let mut message = own.receive()?.ok_or("no message")?;
-        ensure!(message.contents().to_vec(1000)? == packet(7, 500), "other bytes");
+        ensure!(
+            message.contents().to_vec(1000)? == packet(7, 500),
+            "other bytes"
+        );
         message.secure()?;
         drop(message);
         Ok(())
@@ -149,12 +166,24 @@ fn refusals() -> Outcome {
     let domain = Domain::enter(Backend::Device)?;
     let number = |result: io::Result<Frames>| result.map(drop).map_err(|why| why.raw_os_error());
     let socket = packet_socket(SOCK_RAW, 0x88b5, tap.index)?;
-    equal!(number(Frames::new(&domain, socket.as_fd(), 0)), Err(Some(EINVAL)));
-    equal!(number(Frames::new(&domain, socket.as_fd(), 33)), Err(Some(EINVAL)));
+    equal!(
+        number(Frames::new(&domain, socket.as_fd(), 0)),
+        Err(Some(EINVAL))
+    );
+    equal!(
+        number(Frames::new(&domain, socket.as_fd(), 33)),
+        Err(Some(EINVAL))
+    );
     let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-    equal!(number(Frames::new(&domain, udp.as_fd(), 1)), Err(Some(ENOTTY)));
+    equal!(
+        number(Frames::new(&domain, udp.as_fd(), 1)),
+        Err(Some(ENOTTY))
+    );
     let frames = Frames::new(&domain, socket.as_fd(), 1)?;
-    equal!(number(Frames::new(&domain, socket.as_fd(), 1)), Err(Some(EBUSY)));
+    equal!(
+        number(Frames::new(&domain, socket.as_fd(), 1)),
+        Err(Some(EBUSY))
+    );
     // Parts that the program does not have.
     for at in [0u64, 0x6000_0000_0000, u64::MAX] {
         let freed = [at];
@@ -163,7 +192,10 @@ fn refusals() -> Outcome {
         refused!(EINVAL, ioctl(fd, 0xc040_fb31, words.as_mut_ptr()));
     }
     let mut words = [0, 0, 8u64, 1, 0, 0, 0, 0];
-    refused!(EFAULT, ioctl(socket.as_raw_fd(), 0xc040_fb31, words.as_mut_ptr()));
+    refused!(
+        EFAULT,
+        ioctl(socket.as_raw_fd(), 0xc040_fb31, words.as_mut_ptr())
+    );
     drop(frames);
     Ok(())
 }

@@ -90,8 +90,7 @@ impl InFbufs {
 #[test]
 fn packets_arrive_in_fbufs() {
     on_machines_with("card fills fbufs", 1..=3, 4096, 10, || {
-        let (card, above, script) =
-            card_of::<InFbufs>(Feature::all(), [MTU, PAGES_MTU][below(2)]);
+        let (card, above, script) = card_of::<InFbufs>(Feature::all(), [MTU, PAGES_MTU][below(2)]);
         let mut side = script.side(0);
         let (mut held, mut sent) = (Vec::new(), 0);
         let mut send = |count: usize, is_free: bool| {
@@ -115,7 +114,10 @@ fn packets_arrive_in_fbufs() {
         // The device has ordinary frames until then, and uses them first.
         send(150, true);
         let others = above.others.swap(0, SeqCst);
-        assert!(above.passed.load(SeqCst) > 0 && others < 170, "{others} in frames");
+        assert!(
+            above.passed.load(SeqCst) > 0 && others < 170,
+            "{others} in frames"
+        );
         send(50, true);
         assert_eq!(above.others.load(SeqCst), 0, "not in fbufs");
         // A hoarder gets as much as there is; then packets come in frames.
