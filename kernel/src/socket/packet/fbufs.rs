@@ -14,11 +14,15 @@ use alloc::sync::{Arc, Weak};
 use abi::{Errno, Result};
 use fbuf::region::{Part, Path, Pool};
 use net::{ip::Interface, packet::Packet};
-use nucleus::{Frame, VirtAddr, ephemeral, sync::Mutex, user};
+use nucleus::{
+    Frame, VirtAddr, ephemeral,
+    sync::{Mutex, OnceArc},
+    user,
+};
 
 use super::seen::Seen;
 use crate::{
-    ipc::fbuf::{Words, chosen_mode},
+    ipc::fbuf::{PathFile, Words, chosen_mode},
     socket::inet::interface,
 };
 
@@ -43,7 +47,7 @@ impl Fbufs {
     ///
     /// # Errors
     /// `EOPNOTSUPP` unless the mode is cached, `EINVAL`, and those of [`Pool::new`].
-    pub fn new([mode, chunks, ..]: Words) -> Result<(Arc<Fbufs>, Arc<Path>)> {
+    fn new([mode, chunks, ..]: Words) -> Result<(Arc<Fbufs>, Arc<Path>)> {
         if !chosen_mode(mode)?.is_cached() {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -53,9 +57,31 @@ impl Fbufs {
         Ok((Arc::new(Fbufs { pool, filled_by }), path))
     }
 
+    /// Makes fbufs of a socket, in which it receives packets from now on, and tells the interface
+    /// to which it is bound: the request `FRAMES`. Returns the descriptor of their path.
+    ///
+    /// # Errors
+    /// `EBUSY` if it has some; `EMFILE`, and those of [`new`](Fbufs::new).
+    pub fn open(argument: VirtAddr, place: &OnceArc<Fbufs>, index: u32) -> Result<usize> {
+        let words = user::read(argument)?;
+        if place.get().is_some() {
+            return Err(Errno::EBUSY);
+        }
+        PathFile::open(|| {
+            let (made, path) = Fbufs::new(words)?;
+            // Another thread's may be there.
+            if !core::ptr::eq(place.get_or_insert(|| made.clone()), &*made) {
+                made.end();
+                return Err(Errno::EBUSY);
+            }
+            made.begin(index);
+            Ok(path)
+        })
+    }
+
     /// Lets the card of the interface to which the socket is bound fill them. One of other
     /// interfaces never does: what is in them it has not seen.
-    pub fn begin(&self, index: u32) {
+    fn begin(&self, index: u32) {
         let Ok(interface) = interface::by_index(index) else {
             return;
         };
@@ -81,11 +107,15 @@ impl Fbufs {
         self.pool.end();
     }
 
-    /// Keeps the first `len` bytes of a packet for the program; false if there are no fbufs for it.
-    pub fn keep(&self, seen: &Seen<'_>, packet: &Packet, len: usize) -> bool {
-        if len == 0 {
-            return false;
+    /// Keeps the first `len` bytes of a packet in a socket's fbufs; false if there are none for it.
+    pub fn keep(place: &OnceArc<Fbufs>, seen: &Seen<'_>, packet: &Packet, len: usize) -> bool {
+        match place.get() {
+            Some(fbufs) if len > 0 => fbufs.keep_bytes(seen, packet, len),
+            _ => false,
         }
+    }
+
+    fn keep_bytes(&self, seen: &Seen<'_>, packet: &Packet, len: usize) -> bool {
         let is_there = seen
             .data_start()
             .is_some_and(|start| self.pass(packet, start, len));
@@ -124,16 +154,22 @@ impl Fbufs {
     /// Frees parts, and gives those that wait: the request `FRAMES_TAKE`.
     ///
     /// # Errors
-    /// `EFAULT`, `EINVAL` for a part that the program does not have; those before it are free.
-    pub fn take(&self, argument: VirtAddr, has_others: bool) -> Result<usize> {
+    /// `EFAULT`, `EINVAL` for a socket without fbufs, and for a part that the program does not
+    /// have; those before it are free.
+    pub fn take(
+        argument: VirtAddr,
+        place: &OnceArc<Fbufs>,
+        has_others: impl FnOnce() -> bool,
+    ) -> Result<usize> {
+        let fbufs = place.get().ok_or(Errno::EINVAL)?;
         let [to, room, freed, count, ..]: Words = user::read(argument)?;
-        let place = |at: u64| usize::try_from(at).map(VirtAddr).map_err(|_| Errno::EFAULT);
-        let freed = place(freed)?;
+        let address = |at: u64| usize::try_from(at).map(VirtAddr).map_err(|_| Errno::EFAULT);
+        let freed = address(freed)?;
         for first in (0..count.min(MOST_FREED) as usize).step_by(MOST_PARTS) {
             let mut some = [0u64; MOST_PARTS];
             let some = &mut some[..MOST_PARTS.min(count as usize - first)];
             user::read_all(some, freed + first * size_of::<u64>())?;
-            some.iter().try_for_each(|at| self.pool.free(*at))?;
+            some.iter().try_for_each(|at| fbufs.pool.free(*at))?;
         }
         let none = Part {
             page: 0,
@@ -145,14 +181,14 @@ impl Fbufs {
         let parts = &mut parts[..room.min(MOST_PARTS as u64) as usize];
         let mut words = [0u64; 2 * MOST_PARTS];
         let mut given = 0;
-        self.pool.take_parts(parts, |at, len, has_more| {
+        fbufs.pool.take_parts(parts, |at, len, has_more| {
             let more = if has_more { MORE } else { 0 };
             words[2 * given..2 * given + 2].copy_from_slice(&[at.0 as u64, len as u64 | more]);
             given += 1;
         });
-        user::write_words(place(to)?, &words[..2 * given])?;
+        user::write_words(address(to)?, &words[..2 * given])?;
         let mut answer: Words = [0; 8];
-        answer[..2].copy_from_slice(&[given as u64, has_others.into()]);
+        answer[..2].copy_from_slice(&[given as u64, has_others().into()]);
         user::write(argument, &answer)?;
         Ok(0)
     }

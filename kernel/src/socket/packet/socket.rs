@@ -40,7 +40,7 @@ use super::{
 };
 use crate::{
     bpf::Program,
-    ipc::fbuf::{PathFile, request},
+    ipc::fbuf::request,
     socket::{
         Address, Answer, Common, Incoming, Outgoing, Socket, Value,
         inet::{interface, stack},
@@ -274,29 +274,15 @@ impl PacketSocket {
         true
     }
 
+    fn has_packets(&self) -> bool {
+        !self.queue.lock().packets.is_empty()
+    }
+
     /// Counts packets that interest it; returns whether some were lost since the last one.
     fn note(&self, was_kept: bool) {
         let mut queue = self.queue.lock();
         queue.seen = queue.seen.wrapping_add(1);
         queue.lost = queue.lost.wrapping_add(u32::from(!was_kept));
-    }
-
-    /// Makes fbufs in which packets are received from now on; returns the descriptor of their path.
-    fn make_fbufs(&self, argument: VirtAddr) -> Result<usize> {
-        if self.ring.get().is_some() || self.fbufs.get().is_some() {
-            return Err(Errno::EBUSY);
-        }
-        let words = user::read(argument)?;
-        PathFile::open(|| {
-            let (made, path) = Fbufs::new(words)?;
-            // Another thread's may be there.
-            if !core::ptr::eq(self.fbufs.get_or_insert(|| made.clone()), &*made) {
-                made.end();
-                return Err(Errno::EBUSY);
-            }
-            made.begin(self.interface.load(Relaxed));
-            Ok(path)
-        })
     }
 
     /// Makes the ring, or only checks that none is wanted.
@@ -431,10 +417,7 @@ impl Tap for PacketSocket {
                 let has_lost = self.queue.lock().lost > 0;
                 ring.add(&seen, len, now, has_lost)
             }
-            None => {
-                let fbufs = self.fbufs.get();
-                fbufs.is_some_and(|it| it.keep(&seen, packet, len)) || self.keep(&seen, len, now)
-            }
+            None => Fbufs::keep(&self.fbufs, &seen, packet, len) || self.keep(&seen, len, now),
         };
         self.note(was_kept);
         if was_kept {
@@ -454,9 +437,7 @@ impl Socket for PacketSocket {
             interface::by_index(name.interface)?;
         }
         self.interface.store(name.interface, Relaxed);
-        if let Some(fbufs) = self.fbufs.get() {
-            fbufs.move_to(name.interface);
-        }
+        self.fbufs.get().inspect(|it| it.move_to(name.interface));
         if name.protocol != 0 {
             self.protocol.store(name.protocol.into(), Relaxed);
         }
@@ -572,10 +553,7 @@ impl Socket for PacketSocket {
         }
         let waiting = match self.ring.get() {
             Some(ring) => ring.is_readable(time::since_epoch()),
-            None => {
-                let has_parts = self.fbufs.get().is_some_and(Fbufs::has_parts);
-                has_parts || !self.queue.lock().packets.is_empty()
-            }
+            None => self.fbufs.get().is_some_and(Fbufs::has_parts) || self.has_packets(),
         };
         let mut ready = Ready::OUT | Ready::WRNORM;
         ready.set(Ready::IN | Ready::RDNORM, waiting);
@@ -586,12 +564,13 @@ impl Socket for PacketSocket {
     fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
         match command {
             FIONREAD => {}
-            request::FRAMES => return self.make_fbufs(argument),
+            request::FRAMES if self.ring.get().is_some() => return Err(Errno::EBUSY),
+            request::FRAMES => {
+                return Fbufs::open(argument, &self.fbufs, self.interface.load(Relaxed));
+            }
             request::FRAMES_TAKE => {
-                let fbufs = self.fbufs.get().ok_or(Errno::EINVAL)?;
                 self.common.take_error().map_or(Ok(()), Err)?;
-                let others = !self.queue.lock().packets.is_empty();
-                return fbufs.take(argument, others);
+                return Fbufs::take(argument, &self.fbufs, || self.has_packets());
             }
             _ => return Err(Errno::ENOTTY),
         }
@@ -703,9 +682,7 @@ impl Socket for PacketSocket {
 
     fn release(&self) {
         let _ = self.set_tapping(false);
-        if let Some(fbufs) = self.fbufs.get() {
-            fbufs.end();
-        }
+        self.fbufs.get().inspect(|it| it.end());
         SOCKETS.lock().remove(&self.common.inode);
         let watched = core::mem::take(&mut *self.watched.lock());
         for (index, _) in watched.into_iter().flatten() {
