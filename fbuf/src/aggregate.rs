@@ -243,10 +243,12 @@ impl Aggregate {
     pub fn clip_front(&mut self, n: usize) {
         let mut left = n;
         while left > 0 {
-            match self.take_slice(left) {
-                Some(slice) => left -= slice.len,
-                None => return,
-            }
+            let Some(first) = self.slices.front() else {
+                return;
+            };
+            let here = left.min(first.len);
+            drop(self.pass(here));
+            left -= here;
         }
     }
 
@@ -298,7 +300,20 @@ impl Aggregate {
     }
 
     /// Copies bytes from byte `from` on and leaves them in place; returns how many there were.
+    #[inline]
     pub fn peek(&self, from: usize, to: &mut [u8]) -> usize {
+        // Mostly all of them are in the first slice.
+        if let Some(first) = self.slices.front()
+            && first.len >= from + to.len()
+        {
+            ephemeral::map(first.frame()).read(first.offset + from, to);
+            return to.len();
+        }
+        self.peek_on(from, to)
+    }
+
+    #[inline(never)]
+    fn peek_on(&self, from: usize, to: &mut [u8]) -> usize {
         let (mut at, mut skip, mut done) = (0, from, 0);
         while done < to.len() && at < self.slices.len() {
             let slice = &self.slices[at];

@@ -413,11 +413,7 @@ impl Network {
     /// `ENODEV`, `EADDRNOTAVAIL`.
     pub fn remove_address(&self, index: u32, ip: IpAddr) -> Result<()> {
         let interface = self.interface(index).ok_or(Errno::ENODEV)?;
-        let old = {
-            let mut addresses = interface.addresses.lock();
-            let at = addresses.iter().position(|own| own.ip == ip);
-            addresses.remove(at.ok_or(Errno::EADDRNOTAVAIL)?)
-        };
+        let old = interface.remove_address(ip).ok_or(Errno::EADDRNOTAVAIL)?;
         self.note_own(ip);
         if let Some(group) = solicited_group(&interface, ip) {
             self.leave(group, index);

@@ -241,10 +241,15 @@ impl Network {
             interface.transmit(packet);
             return;
         }
+        let now = now();
+        let known = interface.neighbours.lock().known(route.next_hop, now);
+        if let Some(mac) = known {
+            return send_to(interface, mac, packet);
+        }
         let answer = interface
             .neighbours
             .lock()
-            .resolve(route.next_hop, packet, now());
+            .resolve(route.next_hop, packet, now);
         let question = match answer {
             Answer::Send(mac, packet, question) => {
                 send_to(interface, mac, packet);

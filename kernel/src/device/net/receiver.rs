@@ -1,8 +1,9 @@
 //! Packets that a device hands over.
 //!
 //! A buffer is a frame, or several where packets are long: so a long packet takes one request. The
-//! slices of a packet are the frames that it fills; the others stay with their request. A small
-//! packet is copied into a frame that it shares with others, and all frames of its buffer stay.
+//! slices of a packet are the frames and blocks that it fills; the others stay with their request. A
+//! small packet is copied into a frame that it shares with others, and all frames of its buffer
+//! stay.
 //!
 //! Where packets of IP may be longer than a page, a buffer of several frames begins with a place
 //! for headers (header split): a payload that begins behind the usual headers fills whole pages,
@@ -11,37 +12,34 @@
 //! such packets: by `--icount`, a byte of `receive-64KiB` costs 0.66 instructions with header
 //! split, as frames that become pages are zeroed anew, and 0.50 without.
 //!
-//! Frames and places are zeroed, so that a device that says to have written more than it has shows
-//! nothing of others. Those that only this device has written to need not be: it could as well hand
-//! over the same bytes again. Whole pages are not used again: they may become a program's, and with
-//! a further owner each write there, that of the next read, too, would copy the page first.
+//! Frames are used again after their packets ([`Supply`]), but not whole pages: they may become a
+//! program's, and with a further owner each write there, that of the next read, too, would copy the
+//! page first.
 
-use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
+use alloc::{sync::Arc, vec::Vec};
 
 use fbuf::{Aggregate, Slice};
 use net::packet::Packet;
 use nucleus::{
-    Frame, OutOfMemory, PAGE_SIZE,
+    Frame, PAGE_SIZE,
     dma::{Buffer, Part},
     ephemeral,
     frame::Contents,
     virtio::{Device, Error, Queue, Request},
 };
 
-use super::{Feature, header};
+use super::{Feature, header, supply::Supply};
 use crate::counters::Counter;
 
 /// The most bytes of a packet that is copied: a whole frame would hold too little then.
 const SMALL: usize = 256;
-/// The frames that the longest packet fills, and the most buffers of a packet.
+/// The pages that the longest packet fills, and the most buffers of a packet.
 const LONGEST: usize = (header::LEN + header::MOST).div_ceil(PAGE_SIZE);
 /// The least number of requests for long packets.
 const LEAST_LONG: usize = 4;
 /// Bytes for a place for headers, and those of the usual ones: of IPv4, and of TCP with timestamps.
 const PLACE: usize = 256;
 const USUAL_HEADERS: usize = header::LEN + header::ETHERNET + 20 + 32;
-/// How many frames of packets are remembered, to be used again.
-const GIVEN: usize = 64;
 /// A packet's length counts for one part in so many of the usual length.
 const WEIGHT: usize = 8;
 
@@ -49,7 +47,7 @@ const WEIGHT: usize = 8;
 pub struct Receiver {
     queue: Arc<Queue>,
     features: Feature,
-    /// First the requests for long packets, of [`LONGEST`] frames, then those of one.
+    /// First the requests for long packets, of [`LONGEST`] pages, then those of one.
     requests: Vec<Arc<Request>>,
     /// The buffer of each request.
     buffers: Vec<Held>,
@@ -62,7 +60,7 @@ pub struct Receiver {
     idle: Vec<u32>,
     /// How many requests are for long packets.
     long: usize,
-    /// The frames that the device may have, and has.
+    /// The pages that the device may have, and has.
     most: usize,
     lent: usize,
     /// The usual length of packets.
@@ -75,14 +73,15 @@ pub struct Receiver {
     skipped: usize,
     /// The frame for small packets, and where the next one begins in it.
     small: Option<(Frame, usize)>,
-    /// Frames of packets that only slices show, whose parts become no page of anything: only the
-    /// device writes to them.
-    given: VecDeque<Frame>,
+    supply: Supply,
 }
 
 /// A buffer that the device has, or is to get.
 struct Held {
+    /// The last one first.
     frames: Vec<Frame>,
+    /// Pages of them.
+    pages: usize,
     /// Bytes for headers before them.
     headers: usize,
 }
@@ -121,6 +120,7 @@ impl Receiver {
             true => (count / LONGEST).max(LEAST_LONG),
             false => 0,
         };
+        let packets = count / 2;
         let short = count.min(queue.slots() - long);
         let count = long + short;
         queue.prepare(count)?;
@@ -138,6 +138,7 @@ impl Receiver {
             requests.push(Request::idle_numbered(parts, number as u32)?);
             buffers.push(Held {
                 frames: nucleus::try_vec(frames)?,
+                pages: 0,
                 headers: 0,
             });
             match is_long {
@@ -157,8 +158,6 @@ impl Receiver {
             page.fill(0, PAGE_SIZE, 0);
             places.push(page);
         }
-        let mut given = VecDeque::new();
-        given.try_reserve_exact(GIVEN).map_err(|_| OutOfMemory)?;
         Ok(Receiver {
             queue: queue.clone(),
             features,
@@ -176,7 +175,7 @@ impl Receiver {
             partial: None,
             skipped: 0,
             small: None,
-            given,
+            supply: Supply::new(packets, has_long_mtu)?,
         })
     }
 
@@ -189,13 +188,10 @@ impl Receiver {
         while let Some(number) = self.next_idle() {
             let at = number as usize;
             let wanted = if at < self.long { LONGEST } else { 1 };
-            while self.buffers[at].frames.len() < wanted
-                && let Some(frame) = self.frame()
-            {
-                self.buffers[at].frames.push(frame);
-            }
             let buffer = &mut self.buffers[at];
-            let count = buffer.frames.len();
+            let missing = wanted - buffer.pages;
+            buffer.pages += self.supply.fill(&mut buffer.frames, missing);
+            let count = buffer.pages;
             if count == 0 {
                 self.put_back(number);
                 return false;
@@ -208,7 +204,7 @@ impl Receiver {
             let request = &self.requests[at];
             request.renew(0, |parts| {
                 parts.extend(place);
-                parts.extend(buffer.frames.iter().map(|it| Part::whole(it.clone())));
+                parts.extend(buffer.frames.iter().rev().map(|it| Part::all(it.clone())));
             });
             if let Err(error) = self.queue.try_submit(request) {
                 request.abandon();
@@ -241,18 +237,6 @@ impl Receiver {
         }
     }
 
-    /// A frame that shows nothing of others.
-    fn frame(&mut self) -> Option<Frame> {
-        if self.given.front().is_some_and(|it| it.handles() == 1) {
-            return self.given.pop_front();
-        }
-        let frame = Frame::alloc(Contents::Zeroed).ok();
-        if frame.is_none() {
-            self.given.clear();
-        }
-        frame
-    }
-
     /// Returns the next packet.
     ///
     /// # Errors
@@ -268,12 +252,11 @@ impl Receiver {
             request.clear();
             let number = request.number();
             let buffer = &self.buffers[number as usize];
-            let count = buffer.frames.len();
-            if count == 0 {
+            if buffer.pages == 0 {
                 return Err("a buffer that it did not have");
             }
-            let room = buffer.headers + count * PAGE_SIZE;
-            self.lent -= count;
+            let room = buffer.headers + buffer.pages * PAGE_SIZE;
+            self.lent -= buffer.pages;
             self.put_back(number);
             let written = written as usize;
             if written > room {
@@ -313,8 +296,9 @@ impl Receiver {
                     return Err("a packet of an impossible length");
                 }
                 // Each buffer may begin with headers, and end within a frame.
+                let frames = self.buffers[at].frames.len();
                 let slices = match buffers {
-                    1 => 1 + written.div_ceil(PAGE_SIZE),
+                    1 => 1 + written.div_ceil(PAGE_SIZE).min(frames),
                     _ => LONGEST + 2 * buffers,
                 };
                 let mut data = Aggregate::new();
@@ -381,8 +365,12 @@ impl Receiver {
         let buffer = &mut self.buffers[at];
         let (mut start, mut left) = (from - buffer.headers, end - from);
         Counter::card_received_passed.add(left as u64);
-        for frame in buffer.frames.drain(..(start + left).div_ceil(PAGE_SIZE)) {
-            let here = left.min(PAGE_SIZE - start);
+        while left > 0
+            && let Some(frame) = buffer.frames.pop()
+        {
+            let size = frame.size();
+            buffer.pages -= size / PAGE_SIZE;
+            let here = left.min(size - start);
             left -= here;
             if here == PAGE_SIZE && self.has_long_mtu {
                 let _ = to.append(Slice::whole(frame));
@@ -390,10 +378,7 @@ impl Receiver {
             }
             let _ = to.append(Slice::part(&frame, start, here));
             start = 0;
-            if self.given.len() == GIVEN {
-                self.given.pop_front();
-            }
-            self.given.push_back(frame);
+            self.supply.keep(frame);
         }
     }
 
@@ -417,22 +402,32 @@ impl Receiver {
         if !before.is_empty() {
             self.places[at * PLACE / PAGE_SIZE].read(offset_of(at) + from, before);
         }
-        if !behind.is_empty() {
+        if !behind.is_empty()
+            && let Some(first) = buffer.frames.last()
+        {
             let from = from + before.len() - buffer.headers;
-            ephemeral::map(&buffer.frames[0]).read(from, behind);
+            ephemeral::map(first).read(from, behind);
         }
     }
 
     /// Copies a few bytes of a buffer into the frame for such ones; `None` without memory for that.
     fn copy_small(&mut self, at: usize, from: usize, len: usize) -> Option<Slice> {
-        let mut bytes = [0; SMALL];
-        let bytes = &mut bytes[..len];
-        self.read(at, from, bytes);
         let (frame, start) = match self.small.take() {
             Some((frame, start)) if start + len <= PAGE_SIZE => (frame, start),
-            _ => (Frame::alloc(Contents::Zeroed).ok()?, 0),
+            // What is not written is not shown.
+            _ => (Frame::alloc(Contents::Stale).ok()?, 0),
         };
-        ephemeral::map(&frame).write(start, bytes);
+        let buffer = &self.buffers[at];
+        match buffer.frames.last() {
+            Some(first) if buffer.headers == 0 => {
+                ephemeral::copy(&frame, start, first, from, len);
+            }
+            _ => {
+                let mut bytes = [0; SMALL];
+                self.read(at, from, &mut bytes[..len]);
+                ephemeral::map(&frame).write(start, &bytes[..len]);
+            }
+        }
         Counter::card_received_copied.add(len as u64);
         let slice = Slice::part(&frame, start, len);
         self.small = Some((frame, (start + len).next_multiple_of(16)));
