@@ -498,8 +498,8 @@ impl Network {
         {
             self.note_quietly(Change::Neighbour(interface.index(), entry));
         }
-        for packet in waiting {
-            send_to(interface, mac, packet);
+        for mut packet in waiting {
+            send_to(interface, mac, &mut packet);
         }
     }
 }

@@ -362,9 +362,9 @@ impl Interface {
     }
 
     /// Gives a packet with the link's header to the device, and counts it.
-    pub fn transmit(&self, packet: Packet) {
+    pub fn transmit(&self, packet: &mut Packet) {
         if self.is_up() {
-            self.show(Direction::Out, &packet);
+            self.show(Direction::Out, packet);
         }
         if self.is_loopback() {
             self.device.send(packet);

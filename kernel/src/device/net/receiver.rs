@@ -202,10 +202,13 @@ impl Receiver {
             };
             buffer.headers = place.as_ref().map_or(0, |_| self.headers);
             let request = &self.requests[at];
-            request.renew(0, |parts| {
-                parts.extend(place);
-                parts.extend(buffer.frames.iter().rev().map(|it| Part::all(it.clone())));
-            });
+            // One whose frames have stayed still has its parts.
+            if missing > 0 || place.is_some() || !request.again() {
+                request.renew(0, |parts| {
+                    parts.extend(place);
+                    parts.extend(buffer.frames.iter().rev().map(|it| Part::all(it.clone())));
+                });
+            }
             if let Err(error) = self.queue.try_submit(request) {
                 request.abandon();
                 self.put_back(number);
@@ -249,7 +252,6 @@ impl Receiver {
             let Some(Ok(written)) = request.result() else {
                 return Ok(Received::Nothing);
             };
-            request.clear();
             let number = request.number();
             let buffer = &self.buffers[number as usize];
             if buffer.pages == 0 {
@@ -362,6 +364,8 @@ impl Receiver {
     /// Moves the frames with a buffer's bytes from `from` to `end` to a packet, which has room. No
     /// such byte is in the place for headers.
     fn take(&mut self, at: usize, from: usize, end: usize, to: &mut Aggregate) {
+        // Frames that come back have no other handle.
+        self.requests[at].clear();
         let buffer = &mut self.buffers[at];
         let (mut start, mut left) = (from - buffer.headers, end - from);
         Counter::card_received_passed.add(left as u64);

@@ -88,10 +88,10 @@ impl Sender {
     }
 
     /// Sends a packet, or lets it wait. Returns false if it is dropped.
-    pub fn send(&self, mut packet: Packet) -> bool {
+    pub fn send(&self, packet: &mut Packet) -> bool {
         // Those that wait go first.
         if !self.has_waiting() {
-            match self.try_send(&mut packet) {
+            match self.try_send(packet) {
                 Outcome::Sent => return true,
                 Outcome::Dropped => return false,
                 Outcome::Full => {}
@@ -100,11 +100,9 @@ impl Sender {
         {
             let mut waiting = self.waiting.lock();
             if waiting.len() >= MOST_WAITING {
-                drop(waiting);
-                drop(packet);
                 return false;
             }
-            waiting.push_back(packet);
+            waiting.push_back(core::mem::take(packet));
             self.count.store(waiting.len(), Relaxed);
         }
         // The pair's task sends it when the device has room, of which an interrupt tells; but

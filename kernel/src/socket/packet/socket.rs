@@ -497,7 +497,7 @@ impl Socket for PacketSocket {
             head[6..12].copy_from_slice(&own.0);
             head[12..].copy_from_slice(&name.protocol.to_be_bytes());
         }
-        interface.transmit(packet);
+        interface.transmit(&mut packet);
         if interface.is_loopback() {
             stack().network().run_loopback(MOST_DELIVERED);
         }
