@@ -17,6 +17,8 @@ pub struct Aggregate {
     slices: VecDeque<Slice>,
     /// The sum of the slices' lengths.
     len: usize,
+    /// The sum of what the slices keep beside one frame each.
+    more: usize,
 }
 
 impl Aggregate {
@@ -25,6 +27,7 @@ impl Aggregate {
         Aggregate {
             slices: VecDeque::new(),
             len: 0,
+            more: 0,
         }
     }
 
@@ -46,6 +49,12 @@ impl Aggregate {
     /// Returns the number of slices.
     pub fn slice_count(&self) -> usize {
         self.slices.len()
+    }
+
+    /// Returns how many frames the slices keep, as far as each keeps its own.
+    #[inline]
+    pub fn frame_count(&self) -> usize {
+        self.slices.len() + self.more
     }
 
     /// Returns how many slices the chain can hold without an allocation.
@@ -85,19 +94,21 @@ impl Aggregate {
     /// Adds a slice at the back, for which there is room.
     #[inline(always)]
     pub(crate) fn push(&mut self, slice: Slice) {
-        debug_assert!(slice.end() <= PAGE_SIZE);
+        debug_assert!(slice.end() <= slice.frame().size());
         let continues = |last: &Slice| last.frame() == slice.frame() && last.end() == slice.offset;
         if slice.len == 0 || self.slices.back().is_some_and(continues) {
             return self.lengthen(slice);
         }
         debug_assert!(self.slices.len() < self.slices.capacity());
         self.len += slice.len;
+        self.more += slice.more();
         self.slices.push_back(slice);
     }
 
     /// Adds a slice at the front, for which there is room.
     pub(crate) fn push_front(&mut self, slice: Slice) {
         self.len += slice.len;
+        self.more += slice.more();
         self.slices.push_front(slice);
     }
 
@@ -123,6 +134,7 @@ impl Aggregate {
         if !other.slices.is_empty() {
             self.slices.append(&mut other.slices);
             self.len += mem::take(&mut other.len);
+            self.more += mem::take(&mut other.more);
         }
         Ok(())
     }
@@ -141,6 +153,7 @@ impl Aggregate {
             to.push(first.clone());
             to.slices.extend(others.iter().cloned());
             to.slices.extend(back.iter().cloned());
+            to.more += self.more - first.more();
             to.len = before + self.len;
             return self.len;
         }
@@ -176,8 +189,14 @@ impl Aggregate {
         self.len -= 1;
         match (front.len > 0, is_empty) {
             (true, true) => *slice = front,
-            (true, false) => self.slices.insert(place, front),
-            (false, true) => drop(self.slices.remove(place)),
+            (true, false) => {
+                self.more += front.more();
+                self.slices.insert(place, front);
+            }
+            (false, true) => {
+                self.more -= byte.more();
+                drop(self.slices.remove(place));
+            }
             (false, false) => {}
         }
         Ok(Some(byte))
@@ -217,17 +236,19 @@ impl Aggregate {
     /// Drops all bytes. The room for slices stays.
     pub fn clear(&mut self) {
         self.slices.clear();
-        self.len = 0;
+        (self.len, self.more) = (0, 0);
     }
 
     /// Drops the first `n` bytes, or all if there are fewer.
     pub fn clip_front(&mut self, n: usize) {
         let mut left = n;
         while left > 0 {
-            match self.take_slice(left) {
-                Some(slice) => left -= slice.len,
-                None => return,
-            }
+            let Some(first) = self.slices.front() else {
+                return;
+            };
+            let here = left.min(first.len);
+            drop(self.pass(here));
+            left -= here;
         }
     }
 
@@ -236,6 +257,7 @@ impl Aggregate {
     pub fn pop_front(&mut self) -> Option<Slice> {
         let slice = self.slices.pop_front()?;
         self.len -= slice.len;
+        self.more -= slice.more();
         Some(slice)
     }
 
@@ -243,6 +265,7 @@ impl Aggregate {
     pub fn pop_back(&mut self) -> Option<Slice> {
         let slice = self.slices.pop_back()?;
         self.len -= slice.len;
+        self.more -= slice.more();
         Some(slice)
     }
 
@@ -277,7 +300,20 @@ impl Aggregate {
     }
 
     /// Copies bytes from byte `from` on and leaves them in place; returns how many there were.
+    #[inline]
     pub fn peek(&self, from: usize, to: &mut [u8]) -> usize {
+        // Mostly all of them are in the first slice.
+        if let Some(first) = self.slices.front()
+            && first.len >= from + to.len()
+        {
+            ephemeral::map(first.frame()).read(first.offset + from, to);
+            return to.len();
+        }
+        self.peek_on(from, to)
+    }
+
+    #[inline(never)]
+    fn peek_on(&self, from: usize, to: &mut [u8]) -> usize {
         let (mut at, mut skip, mut done) = (0, from, 0);
         while done < to.len() && at < self.slices.len() {
             let slice = &self.slices[at];
@@ -313,7 +349,7 @@ impl Aggregate {
     ) -> Option<Result<usize>> {
         // The only handle is in `self`, which is borrowed here: no other one can appear meanwhile.
         let last = self.slices.back_mut()?;
-        if last.end() == PAGE_SIZE || last.frame().handles() != 1 {
+        if last.end() >= PAGE_SIZE || last.frame().handles() != 1 {
             return None;
         }
         Some(copy(last.frame(), last.end()).inspect(|n| {

@@ -2,13 +2,16 @@
 
 use nucleus::{Frame, PAGE_SIZE, frame::Owned};
 
-/// Bytes `offset..offset + len` of one frame; `offset + len` is at most a page, `len` is not 0.
+/// Bytes `offset..offset + len` of one frame; `offset + len` is at most the frame's
+/// [size](Frame::size), a page but for blocks of devices; `len` is not 0.
 /// Immutable once passed on: the slice is one of the frame's owners.
 #[derive(Clone, Debug)]
 pub struct Slice {
     frame: Owned,
     /// The slice is the whole frame, and all owners of the frame are counted.
     is_page: bool,
+    /// Frames that it keeps beside one: those of a block.
+    more: u8,
     /// Bytes of the frame before the slice.
     pub offset: usize,
     /// Bytes.
@@ -38,12 +41,19 @@ impl View {
     }
 }
 
+/// Returns how many frames a handle of `frame` keeps beside one.
+#[inline]
+fn more(frame: &Frame) -> u8 {
+    (frame.frames() - 1) as u8
+}
+
 impl Slice {
     /// Makes a slice of a whole frame, which it owns alone if the frame has no owner.
     pub fn whole(frame: impl Into<Owned>) -> Slice {
         Slice {
             frame: frame.into(),
             is_page: true,
+            more: 0,
             offset: 0,
             len: PAGE_SIZE,
         }
@@ -55,6 +65,7 @@ impl Slice {
         Slice {
             frame: page,
             is_page: len == PAGE_SIZE,
+            more: 0,
             offset,
             len,
         }
@@ -64,6 +75,7 @@ impl Slice {
     #[inline]
     pub fn of(frame: &Owned, offset: usize, len: usize) -> Slice {
         Slice {
+            more: more(frame),
             frame: frame.clone(),
             is_page: false,
             offset,
@@ -77,6 +89,7 @@ impl Slice {
     #[inline]
     pub fn part(frame: &Frame, offset: usize, len: usize) -> Slice {
         Slice {
+            more: more(frame),
             frame: Owned::new(frame.clone()),
             is_page: false,
             offset,
@@ -88,6 +101,12 @@ impl Slice {
     #[inline]
     pub fn frame(&self) -> &Frame {
         &self.frame
+    }
+
+    /// Returns how many frames it keeps beside one.
+    #[inline]
+    pub(crate) fn more(&self) -> usize {
+        self.more.into()
     }
 
     /// Returns the frame as one of its owners, for a further slice or page of it.

@@ -277,7 +277,8 @@ fn small_and_large_links() {
             exchange(&ends, [100_000, 100_000], &mut Random::new(seed), || {
                 pair.run(1_000_000)
             });
-            assert_eq!(ends[0].phase(), Phase::Ended);
+            // The last acknowledgement may still be on its way.
+            pair.run_until(|| ends[0].phase() == Phase::Ended);
             for end in &ends {
                 end.close(false);
             }

@@ -223,6 +223,17 @@ impl<T> Slots<T> {
         }
     }
 
+    /// Exchanges two elements; nothing happens without one of them.
+    pub fn swap(&mut self, a: usize, b: usize) {
+        let is_used = |at| matches!(self.get(at), Some(Some(_)));
+        if a == b || !is_used(a) || !is_used(b) {
+            return;
+        }
+        let first = mem::replace(self.slot(a), Slot::Free(0));
+        let second = mem::replace(self.slot(b), first);
+        *self.slot(a) = second;
+    }
+
     /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.used
@@ -310,6 +321,14 @@ mod tests {
             } else if let Some((&at, _)) = model.iter().nth((seed >> 40) as usize % 50) {
                 assert_eq!(slots.remove(at), model.remove(&at));
                 assert_eq!(slots.remove(at), None);
+            }
+            let (a, b) = ((seed >> 20) as usize % 50, (seed >> 50) as usize % 50);
+            slots.swap(a, b);
+            if a != b
+                && let (Some(&x), Some(&y)) = (model.get(&a), model.get(&b))
+            {
+                model.insert(a, y);
+                model.insert(b, x);
             }
             assert_eq!(slots.len(), model.len());
         }

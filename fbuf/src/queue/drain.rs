@@ -189,6 +189,8 @@ impl<S: State> Queue<S> {
     /// Gives the first `len` bytes, which are in one slice, to a sink that keeps slices.
     #[inline(never)]
     fn put_first(&self, to: &mut dyn Sink, len: usize) -> Result<usize> {
+        // A slot of a pipe has a page at most.
+        let len = len.min(PAGE_SIZE);
         let first = self.lock().data.slice(0).map(|first| first.first(len));
         first.map_or(Ok(0), |first| to.put_slice(first))
     }

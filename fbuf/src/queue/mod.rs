@@ -342,6 +342,7 @@ impl<S: State> Chain<S> {
     fn recycle(&mut self, taken: &mut Option<Slice>, copied: &View) {
         if let Some(slice) = taken
             && *slice.frame() == copied.frame
+            && slice.more() == 0
             && slice.frame().handles() == 2
             && self.spare.has_room()
             && S::keeps_frames(self)
@@ -441,7 +442,7 @@ impl<S: State> Drop for Locked<'_, S> {
             let chain = &*self.chain;
             chain
                 .stock
-                .cover(chain.data.slice_count() + chain.spare.count);
+                .cover(chain.data.frame_count() + chain.spare.count);
             if S::STORES_READY {
                 self.ready.store(S::ready(chain), Release);
             }

@@ -97,7 +97,7 @@ impl Device for Tunnel {
         }
     }
 
-    fn send(&self, packet: Packet) -> bool {
+    fn send(&self, packet: &mut Packet) -> bool {
         if !self.is_attached.load(Relaxed) {
             return false;
         }
@@ -106,7 +106,7 @@ impl Device for Tunnel {
             if queue.packets.len() >= MOST || queue.packets.try_reserve(1).is_err() {
                 return false;
             }
-            queue.packets.push_back(packet);
+            queue.packets.push_back(core::mem::take(packet));
             let held = queue.packets.len();
             queue.stock.cover(held);
         }

@@ -47,7 +47,7 @@ impl Datagram {
 
     /// Frames that its data hold.
     fn frames(&self) -> usize {
-        self.data.slice_count()
+        self.data.frame_count()
     }
 }
 
@@ -75,7 +75,7 @@ impl ErrorReport {
     }
 
     fn frames(&self) -> usize {
-        self.data.slice_count()
+        self.data.frame_count()
     }
 }
 

@@ -13,6 +13,7 @@ use crate::{
     ip::{self, LOOPBACK, Network, Route, Sending},
     link,
     packet::Head,
+    timer::now,
 };
 
 /// The longest datagram in bytes: what an IPv4 header can describe, less the headers.
@@ -23,6 +24,19 @@ pub const MAX_V6: usize = 65527;
 pub(super) const HEADER: usize = 8;
 /// The place of the checksum.
 pub(super) const CHECKSUM: usize = 6;
+
+/// The route of a socket's last datagram to one machine, until the configuration changes. What
+/// changes with time only, as the MTUs of paths and which source is preferred, is looked up again
+/// at `until`.
+pub(super) struct KeptRoute {
+    to: IpAddr,
+    by: Option<u32>,
+    until: u64,
+    route: Route,
+}
+
+/// The time for which it holds, in nanoseconds.
+const KEPT: u64 = 1_000_000_000;
 
 /// How a datagram is sent.
 #[derive(Clone, Copy, Debug)]
@@ -107,6 +121,12 @@ impl Socket {
         to: IpAddr,
         interface: u32,
     ) -> Result<(IpAddr, Option<Route>)> {
+        let mut by = [interface, options.name.interface]
+            .into_iter()
+            .find(|it| *it != 0);
+        if let Some(route) = self.kept_route(to, by) {
+            return Ok((route.source, Some(route)));
+        }
         match table::source(options, to) {
             Err(Errno::ENETUNREACH) => {}
             local => return local.map(|source| (source, None)),
@@ -118,20 +138,35 @@ impl Socket {
         if self.protocol() == Protocol::UdpLite {
             return Err(Errno::ENETUNREACH);
         }
-        let mut by = [interface, options.name.interface]
-            .into_iter()
-            .find(|it| *it != 0);
         if to.is_multicast() && by.is_none() && options.multicast_interface != 0 {
             by = Some(options.multicast_interface);
         }
         let route = self.network.route_by(to, by)?;
-        if let IpAddr::V4(to) = to
-            && route.interface.is_broadcast(to)
-            && !options.broadcast
-        {
+        let is_broadcast = matches!(to, IpAddr::V4(to) if route.interface.is_broadcast(to));
+        if is_broadcast && !options.broadcast {
             return Err(Errno::EACCES);
         }
+        if !is_broadcast && !to.is_multicast() {
+            let kept = KeptRoute {
+                to,
+                by,
+                until: now() + KEPT,
+                route: route.clone(),
+            };
+            let old = self.route.lock().replace(kept);
+            drop(old);
+        }
         Ok((route.source, Some(route)))
+    }
+
+    /// Returns the route of the last datagram if it is that to `to`.
+    fn kept_route(&self, to: IpAddr, by: Option<u32>) -> Option<Route> {
+        let kept = self.route.lock();
+        let kept = kept
+            .as_ref()
+            .filter(|kept| kept.to == to && kept.by == by)?;
+        let holds = self.network.is_current(&kept.route) && now() < kept.until;
+        holds.then(|| kept.route.clone())
     }
 
     /// Sends a datagram to another machine.

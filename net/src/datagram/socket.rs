@@ -7,7 +7,7 @@ use core::net::{IpAddr, SocketAddr};
 use abi::{Errno, Result};
 use nucleus::sync::{Mutex, MutexGuard, Rank, SpinGuard, SpinLock};
 
-use super::{Filter, SocketTable, queue::Queue};
+use super::{Filter, SocketTable, queue::Queue, send::KeptRoute};
 use crate::{
     Family, Waits,
     ip::{self, Network},
@@ -92,6 +92,7 @@ pub struct Socket {
     /// Names and groups change only under the table's lock too.
     state: SpinLock<Inner>,
     queue: SpinLock<Queue>,
+    pub(super) route: SpinLock<Option<KeptRoute>>,
 }
 
 /// The state that the spin lock guards.
@@ -159,6 +160,7 @@ impl Socket {
             waits: Waits::default(),
             state: SpinLock::new(Rank::Leaf, inner),
             queue: SpinLock::new(Rank::Leaf, Queue::new()),
+            route: SpinLock::new(Rank::Leaf, None),
         });
         if let Protocol::Raw(number) = protocol {
             network.note_raw(true);

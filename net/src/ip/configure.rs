@@ -318,8 +318,8 @@ impl Network {
             neighbours.fix(ip, is_fixed);
             (waiting, neighbours.get(ip, now()))
         };
-        for packet in waiting {
-            super::output::send_to(&interface, mac, packet);
+        for mut packet in waiting {
+            super::output::send_to(&interface, mac, &mut packet);
         }
         if let Some(entry) = entry {
             self.note_quietly(Change::Neighbour(index, entry));

@@ -63,7 +63,7 @@ impl Fragments {
         if end > MOST_BYTES || !is_whole || fragment.data.is_empty() {
             return None;
         }
-        let count = fragment.data.slice_count();
+        let count = fragment.data.frame_count();
         if count > MOST_FRAGMENTS {
             return None;
         }

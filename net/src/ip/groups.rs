@@ -1,11 +1,11 @@
 //! Membership in groups: which ones are joined on which interface, and what queries of routers and
 //! switches ask of it.
 
-use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use abi::{Errno, Result};
-use nucleus::frame;
+use nucleus::{frame, sync::SpinLock};
 
 use super::{
     Family,
@@ -14,7 +14,7 @@ use super::{
     network::Network,
     reports::{self, Membership},
 };
-use crate::{packet::Sum, timer::now};
+use crate::{packet::Sum, room::lock_with_room, timer::now};
 
 /// The most groups of all interfaces that sockets join and the link is told of, and those of them
 /// that sockets of an ordinary user were the first to join.
@@ -27,54 +27,83 @@ pub(super) const LISTENER_QUERY: u8 = 130;
 const QUERY_V3: usize = 12;
 const LISTENER_QUERY_V2: usize = 28;
 
-/// Groups by interface.
-#[derive(Default, Debug)]
-pub(super) struct Groups(BTreeMap<(u32, IpAddr), Members>);
+/// Groups by interface, in order.
+pub(super) type Groups = Vec<(Key, Members)>;
+
+/// The number of an interface, and a group.
+type Key = (u32, IpAddr);
 
 /// The members of a group.
 #[derive(Clone, Copy, Debug)]
-struct Members {
+pub(super) struct Members {
     count: u32,
     /// The user whose socket was the first one.
     user: u32,
 }
 
-impl Groups {
-    /// Adds a member; returns whether it is the first one.
-    ///
-    /// # Errors
-    /// `ENOBUFS` if there are too many groups, `ENOMEM`.
-    fn join(&mut self, group: (u32, IpAddr), by: Joining) -> Result<bool> {
-        if let Some(members) = self.0.get_mut(&group) {
-            members.count += 1;
-            return Ok(false);
-        }
-        let user = match by {
-            Joining::Own => 0,
-            Joining::Socket(user) => {
-                let own = self.0.values().filter(|members| members.user == user);
-                if self.0.len() >= MOST || user != 0 && own.count() >= MOST_OF_ONE {
-                    return Err(Errno::ENOBUFS);
-                }
-                frame::check_not_scarce()?;
-                user
-            }
-        };
-        self.0.insert(group, Members { count: 1, user });
-        Ok(true)
-    }
+/// Returns the place of a group, or the one that it would have.
+fn find(groups: &Groups, key: &Key) -> core::result::Result<usize, usize> {
+    groups.binary_search_by(|(other, _)| other.cmp(key))
+}
 
-    /// Removes a member; returns whether it was the last one.
-    fn leave(&mut self, group: (u32, IpAddr)) -> bool {
-        match self.0.get_mut(&group) {
-            Some(Members { count: 1, .. }) => self.0.remove(&group).is_some(),
-            Some(members) => {
-                members.count -= 1;
-                false
-            }
-            None => false,
-        }
+/// Adds a member to a group that has some; returns whether it has.
+fn join_others(groups: &mut Groups, key: &Key) -> bool {
+    let at = find(groups, key);
+    if let Ok(at) = at {
+        groups[at].1.count += 1;
     }
+    at.is_ok()
+}
+
+/// Adds a member; returns whether it is the first one.
+///
+/// # Errors
+/// `ENOBUFS` if there are too many groups, `ENOMEM`.
+fn join(groups: &SpinLock<Groups>, key: Key, by: Joining) -> Result<bool> {
+    if join_others(&mut groups.lock(), &key) {
+        return Ok(false);
+    }
+    let mut groups = lock_with_room(groups)?;
+    if join_others(&mut groups, &key) {
+        return Ok(false);
+    }
+    let user = match by {
+        Joining::Own => 0,
+        Joining::Socket(user) => {
+            let own = groups.iter().filter(|(_, members)| members.user == user);
+            if groups.len() >= MOST || user != 0 && own.count() >= MOST_OF_ONE {
+                return Err(Errno::ENOBUFS);
+            }
+            frame::check_not_scarce()?;
+            user
+        }
+    };
+    let at = find(&groups, &key).unwrap_or_else(|place| place);
+    groups.insert(at, (key, Members { count: 1, user }));
+    Ok(true)
+}
+
+/// Removes a member; returns whether it was the last one.
+fn leave(groups: &mut Groups, key: &Key) -> bool {
+    let Ok(at) = find(groups, key) else {
+        return false;
+    };
+    groups[at].1.count -= 1;
+    let is_last = groups[at].1.count == 0;
+    if is_last {
+        groups.remove(at);
+    }
+    is_last
+}
+
+/// Returns the first group behind a key, or of all, with its number of members.
+fn behind(groups: &Groups, key: Option<&Key>) -> Option<(Key, u32)> {
+    let at = match key.map(|key| find(groups, key)) {
+        None => 0,
+        Some(Ok(at)) => at + 1,
+        Some(Err(at)) => at,
+    };
+    groups.get(at).map(|(key, members)| (*key, members.count))
 }
 
 /// A member of a group.
@@ -107,14 +136,13 @@ impl Network {
         self.join_by(Joining::Socket(user), group, index)
     }
 
-    /// Joins the group of an address.
+    /// Joins the group of an address, for which the caller has made room.
     pub(super) fn join_own(&self, group: IpAddr, index: u32) {
-        // Nothing refuses that.
         let _ = self.join_by(Joining::Own, group, index);
     }
 
     fn join_by(&self, by: Joining, group: IpAddr, index: u32) -> Result<()> {
-        let is_first = self.groups.lock().join((index, group), by)?;
+        let is_first = join(&self.groups, (index, group), by)?;
         if is_first && let Some(interface) = self.interface(index) {
             self.tell_of_group(&interface, group, Membership::Begins);
         }
@@ -123,7 +151,7 @@ impl Network {
 
     /// Notes that a socket has left a group.
     pub(crate) fn leave(&self, group: IpAddr, index: u32) {
-        let is_last = self.groups.lock().leave((index, group));
+        let is_last = leave(&mut self.groups.lock(), &(index, group));
         if is_last && let Some(interface) = self.interface(index) {
             self.tell_of_group(&interface, group, Membership::Ends);
         }
@@ -133,17 +161,7 @@ impl Network {
     pub fn visit_groups(&self, mut visit: impl FnMut(u32, IpAddr, u32)) {
         let mut last = None;
         loop {
-            let next = {
-                let groups = self.groups.lock();
-                let found = match last {
-                    None => groups.0.iter().next(),
-                    Some(last) => {
-                        use core::ops::Bound::{Excluded, Unbounded};
-                        groups.0.range((Excluded(last), Unbounded)).next()
-                    }
-                };
-                found.map(|(key, members)| (*key, members.count))
-            };
+            let next = behind(&self.groups.lock(), last.as_ref());
             let Some((key, count)) = next else { return };
             visit(key.0, key.1, count);
             last = Some(key);
@@ -188,10 +206,7 @@ impl Network {
             next = self.group_behind(interface.index(), asked);
         }
         while let Some(group) = next {
-            let is_joined = {
-                let groups = self.groups.lock();
-                groups.0.contains_key(&(interface.index(), group))
-            };
+            let is_joined = find(&self.groups.lock(), &(interface.index(), group)).is_ok();
             if is_joined {
                 if !self.errors.lock().take(now()) {
                     return;
@@ -222,12 +237,10 @@ impl Network {
 
     /// Returns the next group of an interface and of the same version of IP behind one.
     fn group_behind(&self, index: u32, last: IpAddr) -> Option<IpAddr> {
-        use core::ops::Bound::{Excluded, Unbounded};
-        let groups = self.groups.lock();
-        let mut rest = groups.0.range((Excluded((index, last)), Unbounded));
-        let (key, _) = rest.next()?;
+        let (key, _) = behind(&self.groups.lock(), Some(&(index, last)))?;
         (key.0 == index && key.1.is_ipv4() == last.is_ipv4()).then_some(key.1)
     }
+
     /// Tells the link whether this machine is a member of a group.
     fn tell_of_group(&self, interface: &Interface, group: IpAddr, what: Membership) {
         if interface.is_loopback() || !interface.is_up() {

@@ -6,7 +6,7 @@ use core::{
     sync::atomic::Ordering::Relaxed,
 };
 
-use fbuf::{Aggregate, Slice};
+use fbuf::{Aggregate, Slice, View};
 use smoltcp::wire::{Ipv4Packet, Ipv6Packet};
 
 use super::{
@@ -104,8 +104,9 @@ fn is_right(packet: &Packet) -> bool {
 enum Original {
     /// Needed by neither.
     None,
-    /// Its first slice, which has all that a message repeats: a handle takes no memory.
-    First(Slice),
+    /// Its first bytes, which are all that a message repeats: a handle takes no memory, and does
+    /// not own them.
+    First(View),
     /// All of it.
     Whole(Aggregate),
 }
@@ -114,7 +115,7 @@ impl Original {
     fn of(data: &Aggregate, needs_all: bool) -> Original {
         let enough = data.len().min(usize::from(LEAST_MTU_V6));
         match data.slices().next() {
-            Some(first) if !needs_all && first.len >= enough => Original::First(first.clone()),
+            Some(first) if !needs_all && first.len >= enough => Original::First(first.view()),
             _ => Original::Whole(data.clone()),
         }
     }
@@ -124,7 +125,10 @@ impl Original {
         let mut all = Aggregate::new();
         match self {
             Original::None => {}
-            Original::First(slice) => drop(all.append(slice.clone())),
+            Original::First(view) => {
+                let slice = Slice::part(&view.frame, view.offset, view.len);
+                let _ = all.append(slice);
+            }
             Original::Whole(data) => all = data.clone(),
         }
         all
@@ -494,8 +498,8 @@ impl Network {
         {
             self.note_quietly(Change::Neighbour(interface.index(), entry));
         }
-        for packet in waiting {
-            send_to(interface, mac, packet);
+        for mut packet in waiting {
+            send_to(interface, mac, &mut packet);
         }
     }
 }

@@ -148,6 +148,12 @@ impl Address {
         }
     }
 
+    /// Returns the addresses for all machines of its network.
+    fn broadcasts(&self) -> impl Iterator<Item = Ipv4Addr> + use<> {
+        let usual = self.prefix.broadcast().filter(|_| self.peer.is_none());
+        self.broadcast.into_iter().chain(usual)
+    }
+
     /// Tells whether new connections should not use it any more.
     pub fn is_deprecated(&self, now: u64) -> bool {
         self.preferred_until.is_some_and(|until| now >= until)
@@ -207,6 +213,8 @@ pub struct Interface {
     /// See [`Traffic`].
     pub traffic: Traffic,
     pub(super) addresses: SpinLock<Vec<Address>>,
+    /// The bits that are set in each address for all machines of a network: others are none.
+    broadcasts: AtomicU32,
     pub(super) neighbours: SpinLock<Neighbours>,
 }
 
@@ -231,6 +239,7 @@ impl Interface {
             pools: Pools::default(),
             traffic: Traffic::default(),
             addresses: SpinLock::new(Rank::Leaf, Vec::new()),
+            broadcasts: AtomicU32::new(u32::MAX),
             neighbours: SpinLock::new(Rank::Leaf, Neighbours::default()),
         }
     }
@@ -361,9 +370,9 @@ impl Interface {
     }
 
     /// Gives a packet with the link's header to the device, and counts it.
-    pub fn transmit(&self, packet: Packet) {
+    pub fn transmit(&self, packet: &mut Packet) {
         if self.is_up() {
-            self.show(Direction::Out, &packet);
+            self.show(Direction::Out, packet);
         }
         if self.is_loopback() {
             self.device.send(packet);
@@ -400,14 +409,31 @@ impl Interface {
     /// Adds an address, or changes what is known of one that is there; returns what was known.
     pub(super) fn put_address(&self, address: Address) -> Result<Option<Address>> {
         let mut addresses = lock_with_room(&self.addresses)?;
-        if let Some(old) = addresses.iter_mut().find(|old| old.ip == address.ip) {
-            return Ok(Some(core::mem::replace(old, address)));
+        let known = addresses.iter_mut().find(|old| old.ip == address.ip);
+        let old = known.map(|old| core::mem::replace(old, address));
+        if old.is_none() {
+            if addresses.len() >= MOST_ADDRESSES {
+                return Err(Errno::ENOBUFS);
+            }
+            addresses.push(address);
         }
-        if addresses.len() >= MOST_ADDRESSES {
-            return Err(Errno::ENOBUFS);
-        }
-        addresses.push(address);
-        Ok(None)
+        self.note_broadcasts(&addresses);
+        Ok(old)
+    }
+
+    /// Removes an address; returns it, if it was there.
+    pub(super) fn remove_address(&self, ip: IpAddr) -> Option<Address> {
+        let mut addresses = self.addresses.lock();
+        let at = addresses.iter().position(|own| own.ip == ip)?;
+        let old = addresses.remove(at);
+        self.note_broadcasts(&addresses);
+        Some(old)
+    }
+
+    fn note_broadcasts(&self, addresses: &[Address]) {
+        let all = addresses.iter().flat_map(Address::broadcasts);
+        let bits = all.fold(u32::MAX, |bits, it| bits & it.to_bits());
+        self.broadcasts.store(bits, Relaxed);
     }
 
     /// Returns what is known of an address, valid or not.
@@ -423,13 +449,17 @@ impl Interface {
     }
 
     /// Tells whether packets to the address are for all machines of one of its networks.
+    #[inline]
     pub fn is_broadcast(&self, address: Ipv4Addr) -> bool {
+        let bits = self.broadcasts.load(Relaxed);
+        address.to_bits() & bits == bits && self.is_broadcast_of_one(address)
+    }
+
+    #[inline(never)]
+    fn is_broadcast_of_one(&self, address: Ipv4Addr) -> bool {
         let addresses = self.addresses.lock();
-        address == Ipv4Addr::BROADCAST
-            || addresses.iter().any(|own| {
-                own.broadcast == Some(address)
-                    || own.peer.is_none() && own.prefix.is_broadcast(address)
-            })
+        let mut all = addresses.iter().flat_map(Address::broadcasts);
+        address == Ipv4Addr::BROADCAST || all.any(|it| it == address)
     }
 
     /// Returns the best source of packets to `to` (RFC 6724 5).

@@ -111,6 +111,14 @@ pub(super) struct Neighbours {
 }
 
 impl Neighbours {
+    /// Returns the address of a neighbour that holds for a packet at `now`, without a question.
+    pub fn known(&mut self, to: IpAddr, now: u64) -> Option<Mac> {
+        let entry = self.table.get_mut(&to)?;
+        let mac = entry.mac.filter(|_| !entry.is_old(now))?;
+        entry.used_at = now;
+        Some(mac)
+    }
+
     /// Decides about a packet to `to` at `now`.
     pub fn resolve(&mut self, to: IpAddr, packet: Packet, now: u64) -> Answer {
         if !self.table.contains_key(&to) {

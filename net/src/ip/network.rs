@@ -128,7 +128,7 @@ impl Network {
             observer: OnceBox::new(),
             taps: Arc::default(),
             raw_sockets: AtomicUsize::new(0),
-            groups: SpinLock::new(Rank::Leaf, Groups::default()),
+            groups: SpinLock::new(Rank::Leaf, Groups::new()),
             expires_at: AtomicU64::new(u64::MAX),
             next_index: AtomicU32::new(LOOPBACK),
             alarm,
@@ -366,6 +366,7 @@ impl Network {
         let interface = self.interface(index).ok_or(Errno::ENODEV)?;
         // There is room for it, so that nothing is half done.
         drop(lock_with_room(&self.own)?);
+        drop(lock_with_room(&self.groups)?);
         let old = interface.put_address(address)?;
         self.note_own(address.ip);
         if let Some(old) = old.filter(|old| old.prefix != address.prefix) {
@@ -412,11 +413,7 @@ impl Network {
     /// `ENODEV`, `EADDRNOTAVAIL`.
     pub fn remove_address(&self, index: u32, ip: IpAddr) -> Result<()> {
         let interface = self.interface(index).ok_or(Errno::ENODEV)?;
-        let old = {
-            let mut addresses = interface.addresses.lock();
-            let at = addresses.iter().position(|own| own.ip == ip);
-            addresses.remove(at.ok_or(Errno::EADDRNOTAVAIL)?)
-        };
+        let old = interface.remove_address(ip).ok_or(Errno::EADDRNOTAVAIL)?;
         self.note_own(ip);
         if let Some(group) = solicited_group(&interface, ip) {
             self.leave(group, index);

@@ -139,13 +139,13 @@ impl Network {
                 more: false,
             };
             push_header(&mut head, &sending, data.len(), whole);
-            let packet = Packet {
+            let mut packet = Packet {
                 head,
                 data,
                 checksum,
                 cut: if is_cut { cut } else { 0 },
             };
-            self.transmit(route, sending.to, packet);
+            self.transmit(route, sending.to, &mut packet);
             return Ok(());
         }
         if sending.is_whole {
@@ -183,30 +183,30 @@ impl Network {
             push_header(&mut head, &sending, n, part);
             offset += n;
             Counter::ip_fragments_sent.add(1);
-            let packet = Packet {
+            let mut packet = Packet {
                 head,
                 data,
                 checksum: Checksum::Right,
                 cut: 0,
             };
-            self.transmit(route, sending.to, packet);
+            self.transmit(route, sending.to, &mut packet);
         }
         Ok(())
     }
 
     /// Sends a packet whose header of IP is at the beginning of `head`.
     pub(crate) fn send_made(&self, route: &Route, to: IpAddr, head: Head, data: Aggregate) {
-        let packet = Packet {
+        let mut packet = Packet {
             head,
             data,
             checksum: Checksum::Right,
             cut: 0,
         };
-        self.transmit(route, to, packet);
+        self.transmit(route, to, &mut packet);
     }
 
     /// Hands a packet with its IP header to the device, with the link's header before it.
-    fn transmit(&self, route: &Route, to: IpAddr, mut packet: Packet) {
+    fn transmit(&self, route: &Route, to: IpAddr, packet: &mut Packet) {
         let interface = &*route.interface;
         if !interface.is_loopback() {
             Counter::ip_sent.add(1);
@@ -241,13 +241,19 @@ impl Network {
             interface.transmit(packet);
             return;
         }
-        let answer = interface
-            .neighbours
-            .lock()
-            .resolve(route.next_hop, packet, now());
+        let now = now();
+        let known = interface.neighbours.lock().known(route.next_hop, now);
+        if let Some(mac) = known {
+            return send_to(interface, mac, packet);
+        }
+        let answer =
+            interface
+                .neighbours
+                .lock()
+                .resolve(route.next_hop, core::mem::take(packet), now);
         let question = match answer {
-            Answer::Send(mac, packet, question) => {
-                send_to(interface, mac, packet);
+            Answer::Send(mac, mut packet, question) => {
+                send_to(interface, mac, &mut packet);
                 question
             }
             Answer::Waits(question) => question,
@@ -299,7 +305,7 @@ impl Network {
         arp.write(packet.head.push(ethernet::ARP_LEN));
         let header = packet.head.push(ethernet::HEADER);
         ethernet::write_header(header, to, arp.from_mac, ethernet::ARP);
-        interface.transmit(packet);
+        interface.transmit(&mut packet);
     }
 
     pub(super) fn send_discovery(
@@ -352,7 +358,7 @@ impl Network {
         push_header(&mut packet.head, &sending, 0, whole);
         let header = packet.head.push(ethernet::HEADER);
         ethernet::write_header(header, mac, own, ethernet::IPV6);
-        interface.transmit(packet);
+        interface.transmit(&mut packet);
     }
 
     /// Asks the machines on an interface's link whether one of them has an address (RFC 5227 2.1,
@@ -402,7 +408,7 @@ impl Network {
 }
 
 /// Sends a packet with the link's header to a neighbour.
-pub(super) fn send_to(interface: &Interface, mac: Mac, mut packet: Packet) {
+pub(super) fn send_to(interface: &Interface, mac: Mac, packet: &mut Packet) {
     packet.head.as_mut_slice()[..6].copy_from_slice(&mac.0);
     interface.transmit(packet);
 }

@@ -86,7 +86,7 @@ impl Device for End {
     }
 
     #[allow(clippy::disallowed_methods, reason = "tests on the host")]
-    fn send(&self, packet: Packet) -> bool {
+    fn send(&self, packet: &mut Packet) -> bool {
         let mut bytes = vec![0; packet.len()];
         packet.peek(0, &mut bytes);
         let times = self.way.state.lock().direction.send(now(), &mut bytes);

@@ -112,7 +112,7 @@ impl Device for Loopback {
         }
     }
 
-    fn send(&self, mut packet: Packet) -> bool {
+    fn send(&self, packet: &mut Packet) -> bool {
         packet.checksum = Checksum::Right;
         let bytes = packet.len();
         let mut first = [0];
@@ -120,7 +120,7 @@ impl Device for Loopback {
         let mut packets = self.packets.lock();
         let has_room = packets.len() < MOST && packets.try_reserve(1).is_ok();
         if has_room {
-            packets.push_back(packet);
+            packets.push_back(core::mem::take(packet));
             drop(packets);
             count_packet(first[0] >> 4 == 6, bytes);
         }

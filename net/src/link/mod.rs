@@ -53,7 +53,8 @@ pub trait Device: Send + Sync {
     fn features(&self) -> Features;
 
     /// Sends a packet, or drops it if there is no room; returns false then. Never sleeps for long.
-    fn send(&self, packet: Packet) -> bool;
+    /// The packet, which is large, stays in its place where the device takes its data only.
+    fn send(&self, packet: &mut Packet) -> bool;
 
     /// Tells whether its link is there.
     fn has_carrier(&self) -> bool {

@@ -17,19 +17,19 @@ use super::{
     is_writable, room,
 };
 
-/// Bytes of the limit for each slice that is taken, besides a few; and of what is above the first
-/// limit of a connection: each slice may hold a whole frame.
+/// Bytes of the limit for each frame that is taken, besides a few; and of what is above the first
+/// limit of a connection.
 const LEAST_SLICE: usize = 512;
 const LEAST_LATER_SLICE: usize = 1024;
 const FIRST_LIMIT: usize = 256 * 1024;
 
-/// Tells whether so many more slices are too many for the limit. Small pieces hold whole frames.
+/// Tells whether so many more frames are too many for the limit. Small pieces hold whole frames.
 /// The window was counted in bytes, so more are taken than a program may write.
-fn is_crowded(chain: &Chain<StreamState>, slices: usize) -> bool {
-    chain.data.slice_count() + slices > most_slices(chain)
+fn is_crowded(chain: &Chain<StreamState>, frames: usize) -> bool {
+    chain.data.frame_count() + frames > most_frames(chain)
 }
 
-fn most_slices(chain: &Chain<StreamState>) -> usize {
+fn most_frames(chain: &Chain<StreamState>) -> usize {
     let limit = chain.state.limit;
     let first = limit.min(FIRST_LIMIT);
     first / LEAST_SLICE + (limit - first) / LEAST_LATER_SLICE + 64
@@ -143,7 +143,7 @@ impl Stream {
     /// `EPIPE` if the reader is gone, `ENOMEM`, `ENOBUFS` if the slices are too many for the limit.
     pub fn deliver(&self, mut data: Aggregate, urgent: Option<usize>, in_line: bool) -> Result<()> {
         let is_small = data.len() <= LEAST_SLICE && urgent.is_none();
-        if is_small && is_crowded(&self.queue.lock(), data.slice_count()) {
+        if is_small && is_crowded(&self.queue.lock(), data.frame_count()) {
             return self.deliver_copy(&data);
         }
         let mut before = Aggregate::new();
@@ -156,11 +156,12 @@ impl Stream {
             }
         }
         let slices = before.slice_count() + data.slice_count();
+        let frames = before.frame_count() + data.frame_count();
         let mut chain = self.lock_with_room(slices)?;
         if chain.state.abandoned {
             return Err(Errno::EPIPE);
         }
-        if is_crowded(&chain, slices) {
+        if is_crowded(&chain, frames) {
             return Err(Errno::ENOBUFS);
         }
         if urgent.is_none() {
@@ -219,7 +220,7 @@ impl Stream {
             return Err(Errno::EPIPE);
         }
         // A frame that has another handle can't be filled: that is no way to hold more.
-        if chain.data.slice_count() >= 2 * most_slices(&chain) {
+        if chain.data.slice_count() >= 2 * most_frames(&chain) {
             return Err(Errno::ENOBUFS);
         }
         chain.data.push_copy(&bytes[..n], &spare)

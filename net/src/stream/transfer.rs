@@ -164,9 +164,13 @@ impl Drain<StreamState> for Reading<'_> {
 
     #[inline]
     fn take(&mut self, chain: &mut Chain<StreamState>, n: usize) -> Option<Slice> {
+        self.has_taken = true;
+        // The connection tells its peer of room itself.
+        if self.by_packets {
+            return chain.pass(n);
+        }
         let was_writable = is_writable(chain);
         let slice = chain.pass(n);
-        self.has_taken = true;
         self.has_made_room |= !was_writable && is_writable(chain);
         slice
     }

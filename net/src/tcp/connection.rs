@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     counters::Counter,
+    due::{NEVER, Place},
     ip::{self, Network, Route, Sending},
     packet::Head,
     stream::Stream,
@@ -57,6 +58,8 @@ pub struct Connection {
     driven: Mutex<Driven>,
     /// The time at which its timers run at the latest: see [`Lookup`](super::lookup::Lookup).
     pub armed: AtomicU64,
+    /// Its place among the timers.
+    pub place: Place,
     /// Its listener waits for the first bytes (`TCP_DEFER_ACCEPT`).
     pub is_deferred: AtomicBool,
 }
@@ -122,7 +125,8 @@ impl Connection {
             outbound,
             route,
             driven: Mutex::new(crate::rank::NET_CONNECTION, driven),
-            armed: AtomicU64::new(u64::MAX),
+            armed: AtomicU64::new(NEVER),
+            place: Place::none(),
             is_deferred: AtomicBool::new(false),
         })
     }

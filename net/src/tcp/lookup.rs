@@ -1,18 +1,24 @@
 //! The connections by their two ends, and their timers: what an arriving packet needs. Both are
 //! spread over many locks by a keyed hash, so that packets of different connections do not meet.
 
-use alloc::{boxed::Box, collections::BTreeSet, sync::Arc};
+use alloc::{boxed::Box, sync::Arc};
 use core::sync::atomic::Ordering::Relaxed;
 
 use abi::Result;
-use nucleus::sync::{Rank, SpinLock};
+use nucleus::{
+    Slots,
+    sync::{Rank, SpinLock},
+};
 
 use super::{
     Pair,
     connection::Connection,
     pair_table::{HasPair, Key, PairTable, Room},
 };
-use crate::timer::Alarm;
+use crate::{
+    due::{DueQueue, HasPlace, NEVER, Place},
+    timer::Alarm,
+};
 
 /// The number of locks: a power of two.
 const SHARDS: usize = 64;
@@ -26,12 +32,19 @@ pub struct Lookup {
 /// A part of the connections, and their timers.
 struct Shard {
     connections: PairTable<Arc<Connection>>,
-    timers: BTreeSet<(u64, Pair)>,
+    /// All of them, by their timers.
+    timers: DueQueue<Arc<Connection>>,
 }
 
 impl HasPair for Arc<Connection> {
     fn pair(&self) -> &Pair {
         &self.pair
+    }
+}
+
+impl HasPlace for Arc<Connection> {
+    fn place(&self) -> &Place {
+        &self.place
     }
 }
 
@@ -43,7 +56,7 @@ impl Lookup {
                 Rank::Leaf,
                 Shard {
                     connections: PairTable::new(),
-                    timers: BTreeSet::new(),
+                    timers: DueQueue::new(),
                 },
             )
         };
@@ -68,34 +81,42 @@ impl Lookup {
     /// # Errors
     /// `ENOMEM`.
     pub fn add(&self, connection: Arc<Connection>) -> Result<()> {
+        let shard = self.shard(&connection.pair);
+        // Memory is taken and freed without the lock.
+        let entry = (NEVER, connection.clone());
+        Slots::add_with(entry, |entry, spare| shard.lock().timers.add(entry, spare))?;
         let mut room = None;
         loop {
             let needed = {
-                let mut shard = self.shard(&connection.pair).lock();
+                let mut shard = shard.lock();
                 match shard.connections.prepare(&mut room) {
                     Ok(()) => {
                         shard.connections.insert_new(connection);
-                        break;
+                        return Ok(());
                     }
                     Err(needed) => needed,
                 }
             };
-            // Memory is taken and freed without the lock.
-            room = Some(Room::new(needed)?);
+            room = match Room::new(needed) {
+                Ok(room) => Some(room),
+                Err(error) => {
+                    let removed = shard.lock().timers.remove(&connection.place);
+                    drop(removed);
+                    return Err(error);
+                }
+            };
         }
-        Ok(())
     }
 
     /// Removes a connection and its timer.
     pub fn remove(&self, pair: &Pair) {
         let mut shard = self.shard(pair).lock();
         let removed = shard.connections.remove(pair);
-        if let Some(connection) = &removed {
-            let armed = connection.armed.swap(u64::MAX, Relaxed);
-            shard.timers.remove(&(armed, *pair));
-        }
+        let timed = removed
+            .as_ref()
+            .and_then(|connection| shard.timers.remove(&connection.place));
         drop(shard);
-        drop(removed);
+        drop((removed, timed));
     }
 
     /// Sees to it that the connection's timers run at `due`. A timer that was set to an earlier
@@ -104,46 +125,30 @@ impl Lookup {
         let Some(due) = due.filter(|due| *due < connection.armed.load(Relaxed)) else {
             return;
         };
-        let pair = connection.pair;
         {
-            let mut shard = self.shard(&pair).lock();
-            let is_here = shard
-                .connections
-                .get(&pair)
-                .is_some_and(|other| core::ptr::eq(&**other, connection));
-            if !is_here {
+            let mut shard = self.shard(&connection.pair).lock();
+            // Another CPU may have set an earlier time meanwhile.
+            if due >= connection.armed.load(Relaxed) || !shard.timers.set(&connection.place, due) {
                 return;
             }
-            let old = connection.armed.swap(due, Relaxed);
-            shard.timers.remove(&(old, pair));
-            shard.timers.insert((due, pair));
+            connection.armed.store(due, Relaxed);
         }
         alarm.set(Some(due));
     }
 
     /// Takes a connection whose timers are due.
     pub fn next_due(&self, now: u64) -> Option<Arc<Connection>> {
-        for shard in &self.shards {
+        self.shards.iter().find_map(|shard| {
             let mut shard = shard.lock();
-            while let Some(&(at, pair)) = shard.timers.first()
-                && at <= now
-            {
-                shard.timers.pop_first();
-                if let Some(connection) = shard.connections.get(&pair) {
-                    connection.armed.store(u64::MAX, Relaxed);
-                    return Some(connection.clone());
-                }
-            }
-        }
-        None
+            let connection = shard.timers.take_due(now)?;
+            connection.armed.store(NEVER, Relaxed);
+            Some(connection)
+        })
     }
 
     /// Returns when the next timers are due.
     pub fn next(&self) -> Option<u64> {
-        let firsts = self.shards.iter().filter_map(|shard| {
-            let shard = shard.lock();
-            shard.timers.first().map(|(at, _)| *at)
-        });
-        firsts.min()
+        let firsts = self.shards.iter();
+        firsts.filter_map(|shard| shard.lock().timers.first()).min()
     }
 }

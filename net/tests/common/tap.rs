@@ -129,7 +129,7 @@ impl Device for Tap {
         }
     }
 
-    fn send(&self, packet: Packet) -> bool {
+    fn send(&self, packet: &mut Packet) -> bool {
         let mut bytes = vec![0; packet.len()];
         packet.peek(0, &mut bytes);
         let kept = (bytes, packet.checksum, packet.cut);

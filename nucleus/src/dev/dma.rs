@@ -55,8 +55,8 @@ impl Drop for Attachment {
     }
 }
 
-/// Bytes `offset..offset + len` of one frame, for a device; `offset + len` is at most a page, `len`
-/// is not 0.
+/// Bytes `offset..offset + len` of one frame, for a device; `offset + len` is at most the frame's
+/// [size](Frame::size), `len` is not 0.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub struct Part {
@@ -92,16 +92,36 @@ impl Part {
         Part::new(frame, 0, PAGE_SIZE)
     }
 
+    /// All of a frame, or of a block.
+    #[inline]
+    pub fn all(frame: Frame) -> Part {
+        let size = frame.size();
+        Part::new(frame, 0, size)
+    }
+
     /// The frame, if the part is a whole one that is mapped for a request alone.
     #[inline]
     fn plain(&self) -> Option<&Frame> {
-        debug_assert!(self.is_valid());
+        debug_assert!(self.is_in_page());
         (self.len == PAGE_SIZE && self.lasting.is_none()).then_some(&self.frame)
     }
 
-    /// Whether the bytes are inside of the frame, and any.
+    /// Whether the bytes are inside of the frame or its block, and any.
+    #[inline]
     pub fn is_valid(&self) -> bool {
-        self.len > 0 && self.offset <= PAGE_SIZE && self.len <= PAGE_SIZE - self.offset
+        self.len > 0 && (self.is_in_page() || self.is_in_block())
+    }
+
+    /// Whether the bytes are inside of the frame's page: all that a remapping unit maps.
+    #[inline]
+    pub(crate) fn is_in_page(&self) -> bool {
+        self.offset <= PAGE_SIZE && self.len <= PAGE_SIZE - self.offset
+    }
+
+    #[cold]
+    fn is_in_block(&self) -> bool {
+        let size = self.frame.size();
+        self.offset <= size && self.len <= size - self.offset
     }
 }
 
@@ -358,6 +378,11 @@ pub fn wait_settled(all: bool) {
 /// Returns which memory devices reach.
 pub fn policy() -> Policy {
     domain::policy()
+}
+
+/// Whether no device has addresses of its own, and all take [blocks](Frame::alloc_block).
+pub fn takes_blocks() -> bool {
+    domain::policy() != Policy::Strict
 }
 
 /// Forgets the cleaner, for a new simulated machine.

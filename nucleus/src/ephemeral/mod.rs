@@ -163,7 +163,7 @@ pub(crate) fn is_direct(frame: &Frame) -> bool {
         return true;
     }
     unusual();
-    backend == DIRECT && frame.is_direct()
+    backend == DIRECT && frame.is_direct() || frame.is_block()
 }
 
 /// Marks a path that a machine with a whole direct map does not take, so that its own is short.
@@ -439,13 +439,13 @@ impl<'a> Mapping<'a> {
         self.frame
     }
 
-    /// The place of `len` bytes from `offset` on, which lie inside the page.
+    /// The place of `len` bytes from `offset` on, which lie inside the page, or the block.
     #[inline]
     pub(crate) fn at(&self, offset: usize, len: usize) -> *mut u8 {
-        assert!(
-            offset <= PAGE_SIZE && len <= PAGE_SIZE - offset,
-            "an access of {len} bytes at {offset} goes beyond the page"
-        );
+        if !(offset <= PAGE_SIZE && len <= PAGE_SIZE - offset) {
+            // All of a block is in the direct map.
+            self.frame.check_in_block(offset, len);
+        }
         if self.slot != NONE {
             let number = (self.slot & !LENT) as usize;
             machine::window_used(number, address(self.frame.index()));

@@ -164,12 +164,11 @@ fn in_steps(
     Ok(())
 }
 
-/// The place of `len` bytes from `offset` on of a frame in the direct map.
+/// The place of `len` bytes from `offset` on of a frame in the direct map, or of its block.
 fn in_page(frame: &Frame, offset: usize, len: usize) -> *mut u8 {
-    assert!(
-        offset <= PAGE_SIZE && len <= PAGE_SIZE - offset,
-        "an access of {len} bytes at {offset} goes beyond the page"
-    );
+    if !(offset <= PAGE_SIZE && len <= PAGE_SIZE - offset) {
+        frame.check_in_block(offset, len);
+    }
     frame.bytes().wrapping_add(offset)
 }
 
@@ -199,7 +198,8 @@ fn copy_in_mapped(to: &Mapping<'_>, offset: usize, from: VirtAddr, len: usize) -
     copied
 }
 
-/// Copies from a frame straight to the program. `offset + len` is at most a page.
+/// Copies from a frame straight to the program. `offset + len` is at most a page, or the frame's
+/// [size](Frame::size).
 ///
 /// # Errors
 /// [`BadAddress`]; a part may have been copied.

@@ -451,7 +451,7 @@ impl net::link::Device for Card {
         self.features
     }
 
-    fn send(&self, packet: Packet) -> bool {
+    fn send(&self, packet: &mut Packet) -> bool {
         let Some(run) = self.run().filter(|run| !run.has_failed.load(Relaxed)) else {
             return false;
         };

@@ -5,7 +5,7 @@
 //! come again when the task has found nothing to do.
 //!
 //! - `card`: starting a device, its configuration, its end;
-//! - `receiver`: frames that the device fills, and the packets in them;
+//! - `receiver`: buffers that the device fills, and the packets in them; `supply`: their frames;
 //! - `sender`: packets on their way out;
 //! - `control`: commands to the device; `header`: what stands before each packet.
 //!
@@ -23,6 +23,7 @@ mod control;
 mod header;
 mod receiver;
 mod sender;
+mod supply;
 #[cfg(test)]
 mod tests;
 

@@ -1,8 +1,9 @@
 //! Packets that a device hands over.
 //!
 //! A buffer is a frame, or several where packets are long: so a long packet takes one request. The
-//! slices of a packet are the frames that it fills; the others stay with their request. A small
-//! packet is copied into a frame that it shares with others, and all frames of its buffer stay.
+//! slices of a packet are the frames and blocks that it fills; the others stay with their request. A
+//! small packet is copied into a frame that it shares with others, and all frames of its buffer
+//! stay.
 //!
 //! Where packets of IP may be longer than a page, a buffer of several frames begins with a place
 //! for headers (header split): a payload that begins behind the usual headers fills whole pages,
@@ -15,37 +16,34 @@
 //! stays where it was written, and is shown by slices that become no page of others. Such frames go
 //! back to their fbufs by themselves, once no slice and no receiver has them.
 //!
-//! Frames and places are zeroed, so that a device that says to have written more than it has shows
-//! nothing of others. Those that only this device has written to need not be: it could as well hand
-//! over the same bytes again. Whole pages are not used again: they may become a program's, and with
-//! a further owner each write there, that of the next read, too, would copy the page first.
+//! Other frames are used again after their packets ([`Supply`]), but not whole pages: they may become
+//! a program's, and with a further owner each write there, that of the next read, too, would copy the
+//! page first.
 
-use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
+use alloc::{sync::Arc, vec::Vec};
 
 use fbuf::{Aggregate, Slice, region::Pool};
 use net::packet::Packet;
 use nucleus::{
-    Frame, OutOfMemory, PAGE_SIZE,
+    Frame, PAGE_SIZE,
     dma::{Buffer, Part},
     ephemeral,
     frame::Contents,
     virtio::{Device, Error, Queue, Request},
 };
 
-use super::{Feature, card::Above, header};
+use super::{Feature, card::Above, header, supply::Supply};
 use crate::counters::Counter;
 
 /// The most bytes of a packet that is copied: a whole frame would hold too little then.
 const SMALL: usize = 256;
-/// The frames that the longest packet fills, and the most buffers of a packet.
+/// The pages that the longest packet fills, and the most buffers of a packet.
 const LONGEST: usize = (header::LEN + header::MOST).div_ceil(PAGE_SIZE);
 /// The least number of requests for long packets.
 const LEAST_LONG: usize = 4;
 /// Bytes for a place for headers, and those of the usual ones: of IPv4, and of TCP with timestamps.
 const PLACE: usize = 256;
 const USUAL_HEADERS: usize = header::LEN + header::ETHERNET + 20 + 32;
-/// How many frames of packets are remembered, to be used again.
-const GIVEN: usize = 64;
 /// A packet's length counts for one part in so many of the usual length.
 const WEIGHT: usize = 8;
 
@@ -53,7 +51,7 @@ const WEIGHT: usize = 8;
 pub struct Receiver {
     queue: Arc<Queue>,
     features: Feature,
-    /// First the requests for long packets, of [`LONGEST`] frames, then those of one.
+    /// First the requests for long packets, of [`LONGEST`] pages, then those of one.
     requests: Vec<Arc<Request>>,
     /// The buffer of each request.
     buffers: Vec<Held>,
@@ -66,7 +64,7 @@ pub struct Receiver {
     idle: Vec<u32>,
     /// How many requests are for long packets.
     long: usize,
-    /// The frames that the device may have, and has.
+    /// The pages that the device may have, and has.
     most: usize,
     lent: usize,
     /// The usual length of packets.
@@ -79,16 +77,17 @@ pub struct Receiver {
     skipped: usize,
     /// The frame for small packets, and where the next one begins in it.
     small: Option<(Frame, usize)>,
-    /// Frames of packets that only slices show, whose parts become no page of anything: only the
-    /// device writes to them.
-    given: VecDeque<Frame>,
+    supply: Supply,
 }
 
 /// A buffer that the device has, or is to get.
 struct Held {
+    /// The last one first.
     frames: Vec<Frame>,
     /// The frames are pages of fbufs, which receivers read, and are not used otherwise.
     is_pools: bool,
+    /// Pages of them.
+    pages: usize,
     /// Bytes for headers before them.
     headers: usize,
 }
@@ -107,6 +106,7 @@ impl Held {
             let Some(first) = pool.and_then(Pool::take) else {
                 if self.is_pools {
                     self.frames.clear();
+                    self.pages = 0;
                     self.is_pools = false;
                 }
                 return false;
@@ -120,7 +120,8 @@ impl Held {
         {
             self.frames.push(frame);
         }
-        self.is_pools = !self.frames.is_empty();
+        self.pages = self.frames.len();
+        self.is_pools = self.pages > 0;
         self.is_pools
     }
 }
@@ -152,6 +153,7 @@ impl Receiver {
             true => (count / LONGEST).max(LEAST_LONG),
             false => 0,
         };
+        let packets = count / 2;
         let short = count.min(queue.slots() - long);
         let count = long + short;
         queue.prepare(count)?;
@@ -170,6 +172,7 @@ impl Receiver {
             buffers.push(Held {
                 frames: nucleus::try_vec(frames)?,
                 is_pools: false,
+                pages: 0,
                 headers: 0,
             });
             match is_long {
@@ -189,8 +192,6 @@ impl Receiver {
             page.fill(0, PAGE_SIZE, 0);
             places.push(page);
         }
-        let mut given = VecDeque::new();
-        given.try_reserve_exact(GIVEN).map_err(|_| OutOfMemory)?;
         Ok(Receiver {
             queue: queue.clone(),
             features,
@@ -208,7 +209,7 @@ impl Receiver {
             partial: None,
             skipped: 0,
             small: None,
-            given,
+            supply: Supply::new(packets, has_long_mtu)?,
         })
     }
 
@@ -222,15 +223,14 @@ impl Receiver {
         while let Some(number) = self.next_idle() {
             let at = number as usize;
             let wanted = if at < self.long { LONGEST } else { 1 };
-            if !self.buffers[at].fill_from(pool.as_deref(), wanted) {
-                while self.buffers[at].frames.len() < wanted
-                    && let Some(frame) = self.frame()
-                {
-                    self.buffers[at].frames.push(frame);
-                }
-            }
             let buffer = &mut self.buffers[at];
-            let count = buffer.frames.len();
+            let (missing, was_pools) = (wanted - buffer.pages, buffer.is_pools);
+            if !buffer.fill_from(pool.as_deref(), wanted) {
+                let missing = wanted - buffer.pages;
+                buffer.pages += self.supply.fill(&mut buffer.frames, missing);
+            }
+            let has_stayed = missing == 0 && buffer.is_pools == was_pools;
+            let count = buffer.pages;
             if count == 0 {
                 self.put_back(number);
                 return false;
@@ -243,10 +243,13 @@ impl Receiver {
             };
             buffer.headers = place.as_ref().map_or(0, |_| self.headers);
             let request = &self.requests[at];
-            request.renew(0, |parts| {
-                parts.extend(place);
-                parts.extend(buffer.frames.iter().map(|it| Part::whole(it.clone())));
-            });
+            // One whose frames have stayed still has its parts.
+            if !has_stayed || place.is_some() || !request.again() {
+                request.renew(0, |parts| {
+                    parts.extend(place);
+                    parts.extend(buffer.frames.iter().rev().map(|it| Part::all(it.clone())));
+                });
+            }
             if let Err(error) = self.queue.try_submit(request) {
                 request.abandon();
                 self.put_back(number);
@@ -278,18 +281,6 @@ impl Receiver {
         }
     }
 
-    /// A frame that shows nothing of others.
-    fn frame(&mut self) -> Option<Frame> {
-        if self.given.front().is_some_and(|it| it.handles() == 1) {
-            return self.given.pop_front();
-        }
-        let frame = Frame::alloc(Contents::Zeroed).ok();
-        if frame.is_none() {
-            self.given.clear();
-        }
-        frame
-    }
-
     /// Returns the next packet.
     ///
     /// # Errors
@@ -302,15 +293,13 @@ impl Receiver {
             let Some(Ok(written)) = request.result() else {
                 return Ok(Received::Nothing);
             };
-            request.clear();
             let number = request.number();
             let buffer = &self.buffers[number as usize];
-            let count = buffer.frames.len();
-            if count == 0 {
+            if buffer.pages == 0 {
                 return Err("a buffer that it did not have");
             }
-            let room = buffer.headers + count * PAGE_SIZE;
-            self.lent -= count;
+            let room = buffer.headers + buffer.pages * PAGE_SIZE;
+            self.lent -= buffer.pages;
             self.put_back(number);
             let written = written as usize;
             if written > room {
@@ -350,8 +339,9 @@ impl Receiver {
                     return Err("a packet of an impossible length");
                 }
                 // Each buffer may begin with headers, and end within a frame.
+                let frames = self.buffers[at].frames.len();
                 let slices = match buffers {
-                    1 => 1 + written.div_ceil(PAGE_SIZE),
+                    1 => 1 + written.div_ceil(PAGE_SIZE).min(frames),
                     _ => LONGEST + 2 * buffers,
                 };
                 let mut data = Aggregate::new();
@@ -416,11 +406,17 @@ impl Receiver {
     /// Moves the frames with a buffer's bytes from `from` to `end` to a packet, which has room. No
     /// such byte is in the place for headers.
     fn take(&mut self, at: usize, from: usize, end: usize, to: &mut Aggregate) {
+        // Frames that come back have no other handle.
+        self.requests[at].clear();
         let buffer = &mut self.buffers[at];
         let (mut start, mut left) = (from - buffer.headers, end - from);
         Counter::card_received_passed.add(left as u64);
-        for frame in buffer.frames.drain(..(start + left).div_ceil(PAGE_SIZE)) {
-            let here = left.min(PAGE_SIZE - start);
+        while left > 0
+            && let Some(frame) = buffer.frames.pop()
+        {
+            let size = frame.size();
+            buffer.pages -= size / PAGE_SIZE;
+            let here = left.min(size - start);
             left -= here;
             if here == PAGE_SIZE && self.has_long_mtu && !buffer.is_pools {
                 let _ = to.append(Slice::whole(frame));
@@ -428,13 +424,9 @@ impl Receiver {
             }
             let _ = to.append(Slice::part(&frame, start, here));
             start = 0;
-            if buffer.is_pools {
-                continue;
+            if !buffer.is_pools {
+                self.supply.keep(frame);
             }
-            if self.given.len() == GIVEN {
-                self.given.pop_front();
-            }
-            self.given.push_back(frame);
         }
     }
 
@@ -458,22 +450,32 @@ impl Receiver {
         if !before.is_empty() {
             self.places[at * PLACE / PAGE_SIZE].read(offset_of(at) + from, before);
         }
-        if !behind.is_empty() {
+        if !behind.is_empty()
+            && let Some(first) = buffer.frames.last()
+        {
             let from = from + before.len() - buffer.headers;
-            ephemeral::map(&buffer.frames[0]).read(from, behind);
+            ephemeral::map(first).read(from, behind);
         }
     }
 
     /// Copies a few bytes of a buffer into the frame for such ones; `None` without memory for that.
     fn copy_small(&mut self, at: usize, from: usize, len: usize) -> Option<Slice> {
-        let mut bytes = [0; SMALL];
-        let bytes = &mut bytes[..len];
-        self.read(at, from, bytes);
         let (frame, start) = match self.small.take() {
             Some((frame, start)) if start + len <= PAGE_SIZE => (frame, start),
-            _ => (Frame::alloc(Contents::Zeroed).ok()?, 0),
+            // What is not written is not shown.
+            _ => (Frame::alloc(Contents::Stale).ok()?, 0),
         };
-        ephemeral::map(&frame).write(start, bytes);
+        let buffer = &self.buffers[at];
+        match buffer.frames.last() {
+            Some(first) if buffer.headers == 0 => {
+                ephemeral::copy(&frame, start, first, from, len);
+            }
+            _ => {
+                let mut bytes = [0; SMALL];
+                self.read(at, from, &mut bytes[..len]);
+                ephemeral::map(&frame).write(start, &bytes[..len]);
+            }
+        }
         Counter::card_received_copied.add(len as u64);
         let slice = Slice::part(&frame, start, len);
         self.small = Some((frame, (start + len).next_multiple_of(16)));

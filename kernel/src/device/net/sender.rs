@@ -46,8 +46,8 @@ pub struct Sender {
 enum Outcome {
     /// The device has it.
     Sent,
-    /// All requests are with the device.
-    Full(Packet),
+    /// All requests are with the device: the packet is as it was.
+    Full,
     /// It is dropped.
     Dropped,
 }
@@ -88,24 +88,21 @@ impl Sender {
     }
 
     /// Sends a packet, or lets it wait. Returns false if it is dropped.
-    pub fn send(&self, packet: Packet) -> bool {
+    pub fn send(&self, packet: &mut Packet) -> bool {
         // Those that wait go first.
-        let packet = match self.has_waiting() {
-            true => packet,
-            false => match self.try_send(packet) {
+        if !self.has_waiting() {
+            match self.try_send(packet) {
                 Outcome::Sent => return true,
                 Outcome::Dropped => return false,
-                Outcome::Full(packet) => packet,
-            },
-        };
+                Outcome::Full => {}
+            }
+        }
         {
             let mut waiting = self.waiting.lock();
             if waiting.len() >= MOST_WAITING {
-                drop(waiting);
-                drop(packet);
                 return false;
             }
-            waiting.push_back(packet);
+            waiting.push_back(core::mem::take(packet));
             self.count.store(waiting.len(), Relaxed);
         }
         // The pair's task sends it when the device has room, of which an interrupt tells; but
@@ -147,8 +144,8 @@ impl Sender {
                 self.count.store(waiting.len(), Relaxed);
                 next
             };
-            let Some(packet) = next else { break };
-            if let Outcome::Full(packet) = self.try_send(packet) {
+            let Some(mut packet) = next else { break };
+            if let Outcome::Full = self.try_send(&mut packet) {
                 let mut waiting = self.waiting.lock();
                 // The place that it has left may have been taken: the last one has to go.
                 let last = (waiting.len() >= MOST_WAITING)
@@ -175,16 +172,16 @@ impl Sender {
         }
     }
 
-    fn try_send(&self, mut packet: Packet) -> Outcome {
+    fn try_send(&self, packet: &mut Packet) -> Outcome {
         let mut number = self.idle.lock().pop();
         if number.is_none() {
             self.reap();
             number = self.idle.lock().pop();
         }
         let Some(number) = number else {
-            return Outcome::Full(packet);
+            return Outcome::Full;
         };
-        if self.submit(number, &mut packet).is_ok() {
+        if self.submit(number, packet).is_ok() {
             return Outcome::Sent;
         }
         let at = number as usize;
@@ -199,11 +196,9 @@ impl Sender {
         let offset = at * PLACE % PAGE_SIZE;
         let page = &self.places[at * PLACE / PAGE_SIZE];
         let head = packet.head.as_slice();
-        let mut bytes = [0; PLACE];
-        bytes[..header::LEN].copy_from_slice(&header::of(packet));
         let len = header::LEN + head.len();
-        bytes[header::LEN..len].copy_from_slice(head);
-        page.write(offset, &bytes[..len]);
+        page.write(offset, &header::of(packet));
+        page.write(offset + header::LEN, head);
         let mut data = core::mem::take(&mut packet.data);
         let (mut passed, mut copies) = (data.len(), len);
         if data.slice_count() > SLICES {

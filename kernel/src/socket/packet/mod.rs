@@ -2,6 +2,7 @@
 //!
 //! - `socket`: sockets, which see the packets of one interface or of all;
 //! - `seen`: a packet as a filter and a receiver see it; `name`: `struct sockaddr_ll`;
+//! - `list`: all sockets;
 //! - `ring`: packets in memory that the program maps (`PACKET_RX_RING`);
 //! - `fbufs`: packets in fbufs of the kernel.
 //!
@@ -21,12 +22,13 @@ use abi::{
 use super::{Family, Socket, common};
 
 mod fbufs;
+mod list;
 mod name;
 mod ring;
 mod seen;
 mod socket;
 
-pub use socket::list;
+pub use list::list;
 
 /// The family's number.
 const AF_PACKET: u32 = 17;

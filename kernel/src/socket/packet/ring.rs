@@ -12,6 +12,7 @@ use nucleus::{
     PAGE_SIZE, ephemeral,
     frame::{self, Contents, Frame},
     sync::{Rank, SpinLock},
+    time,
 };
 use vm::{Lookup, Object, Pager, PagerError, account::Charge};
 
@@ -29,10 +30,14 @@ const ALIGNMENT: usize = 16;
 const BLOCK_HEAD: usize = 48;
 /// How often a place is looked for while other CPUs take those that were found.
 const ATTEMPTS: usize = 8;
-/// Status: the program's; the packet was cut; packets were lost before.
+/// Status: the program's; packets were lost before; the block's time was over.
 const KERNEL: u32 = 0;
 const USER: u32 = 1;
 const LOSING: u32 = 4;
+const TIMED_OUT: u32 = 0x20;
+/// The time after which a block is closed, of a program that leaves it to the kernel: that of Linux
+/// for a link without a speed.
+const USUAL_PATIENCE: Duration = Duration::from_millis(8);
 
 /// How a ring is to be.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +52,9 @@ pub struct Shape {
     pub reserve: usize,
     /// Bytes behind the head of each block that are the program's.
     pub private: usize,
+    /// Milliseconds after which a block with packets is the program's though it has room
+    /// (`tp_retire_blk_tov`); 0 leaves that to the kernel.
+    pub patience: u32,
     /// Packets have a header of the link.
     pub has_link: bool,
 }
@@ -73,9 +81,35 @@ struct State {
     writers: u32,
     /// It is to be given to the program as soon as all are written.
     closes: bool,
+    /// The time since boot at which it is closed though it has room, and whether it was.
+    due: Duration,
+    has_timed_out: bool,
     /// The number of the next block.
     sequence: u64,
     first_at: Duration,
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Added {
+    /// The ring has it.
+    pub is_kept: bool,
+    /// The program has something new to read.
+    pub is_news: bool,
+    /// The packet is the first one of a block, which [`Ring::close_due`] closes at this time since
+    /// boot.
+    pub due: Option<Duration>,
+}
+
+impl Added {
+    /// That of a packet that the program may read at once, if it was kept.
+    pub fn at_once(is_kept: bool) -> Added {
+        Added {
+            is_kept,
+            is_news: is_kept,
+            due: None,
+        }
+    }
 }
 
 fn padded(len: usize) -> usize {
@@ -231,13 +265,15 @@ impl Ring {
         }
     }
 
-    /// Adds the first `len` bytes of a packet, or fewer if there is no room for so many; false if
-    /// there is none at all.
-    pub fn add(&self, seen: &Seen<'_>, len: usize, at: Duration, has_lost: bool) -> bool {
-        match self.shape.version {
-            2 => self.add_to_slot(seen, len, at, has_lost),
-            _ => self.add_to_block(seen, len, at, has_lost),
+    /// Adds the first `len` bytes of a packet that was seen at `at` since the epoch, or fewer if
+    /// there is no room for so many.
+    pub fn add(&self, seen: &Seen<'_>, len: usize, at: Duration, has_lost: bool) -> Added {
+        if self.shape.version == 2 {
+            return Added::at_once(self.add_to_slot(seen, len, at, has_lost));
         }
+        let mut added = Added::default();
+        added.is_kept = self.add_to_block(seen, len, at, has_lost, &mut added);
+        added
     }
 
     fn add_to_slot(&self, seen: &Seen<'_>, len: usize, time: Duration, has_lost: bool) -> bool {
@@ -289,7 +325,14 @@ impl Ring {
         None
     }
 
-    fn add_to_block(&self, seen: &Seen<'_>, len: usize, time: Duration, has_lost: bool) -> bool {
+    fn add_to_block(
+        &self,
+        seen: &Seen<'_>,
+        len: usize,
+        time: Duration,
+        has_lost: bool,
+        added: &mut Added,
+    ) -> bool {
         let Some((start, network)) = self.shape.places(seen.link) else {
             return false;
         };
@@ -312,11 +355,14 @@ impl Ring {
                     return false;
                 }
                 if state.filled == 0 {
+                    let due = time::since_boot() + self.patience();
+                    added.due = Some(due);
                     *state = State {
                         next: number,
                         filled: first,
                         sequence: state.sequence,
                         first_at: time,
+                        due,
                         ..State::default()
                     };
                 }
@@ -334,7 +380,7 @@ impl Ring {
                 }
             };
             let Some((place, last)) = place else {
-                self.close_block(time);
+                added.is_news |= self.close_block(time, None);
                 continue;
             };
             self.copy(seen, block + place + start, len);
@@ -366,27 +412,48 @@ impl Ring {
             };
             if closes {
                 self.hand_over(time);
+                added.is_news = true;
             }
             return true;
         }
         false
     }
 
-    /// Gives the block that is being filled to the program.
-    fn close_block(&self, time: Duration) {
+    fn patience(&self) -> Duration {
+        match self.shape.patience {
+            0 => USUAL_PATIENCE,
+            milliseconds => Duration::from_millis(milliseconds.into()),
+        }
+    }
+
+    /// Gives the block that is being filled to the program if its time is over, at `time` since the
+    /// epoch. Returns whether the program has something new to read.
+    pub fn close_due(&self, time: Duration) -> bool {
+        self.close_block(time, Some(time::since_boot()))
+    }
+
+    /// Gives the block that is being filled to the program, if it has packets; with `now`, the time
+    /// since boot, only if its time is over. One that is being written is given by its last writer.
+    /// Returns whether the program has it.
+    fn close_block(&self, time: Duration, now: Option<Duration>) -> bool {
         let closes = {
             let mut state = self.state.lock();
-            let has_packets = state.packets > 0 && !state.closes;
-            state.closes |= has_packets;
-            has_packets && state.writers == 0
+            let is_over = now.is_none_or(|now| now >= state.due);
+            let begins = state.packets > 0 && !state.closes && is_over;
+            if begins {
+                state.closes = true;
+                state.has_timed_out = now.is_some();
+            }
+            begins && state.writers == 0
         };
         if closes {
             self.hand_over(time);
         }
+        closes
     }
 
     fn hand_over(&self, time: Duration) {
-        let (number, packets, filled, last, sequence, first_at) = {
+        let (number, packets, filled, last, sequence, first_at, has_timed_out) = {
             let state = self.state.lock();
             let State {
                 next,
@@ -395,9 +462,18 @@ impl Ring {
                 last,
                 sequence,
                 first_at,
+                has_timed_out,
                 ..
             } = *state;
-            (next, packets, filled, last, sequence, first_at)
+            (
+                next,
+                packets,
+                filled,
+                last,
+                sequence,
+                first_at,
+                has_timed_out,
+            )
         };
         let block = number * self.shape.block_size;
         let first = self.shape.first();
@@ -422,7 +498,8 @@ impl Ring {
         }
         self.write(block, &head[..8]);
         self.write(block + 12, &head[12..]);
-        self.write_word(block + 8, USER);
+        let timed_out = if has_timed_out { TIMED_OUT } else { 0 };
+        self.write_word(block + 8, USER | timed_out);
         let mut state = self.state.lock();
         *state = State {
             next: (number + 1) % self.shape.blocks,
@@ -431,16 +508,14 @@ impl Ring {
         };
     }
 
-    /// Tells whether the program has something to read. A block that has a packet is closed and
-    /// given to the program.
-    pub fn is_readable(&self, now: Duration) -> bool {
+    /// Tells whether the program has something to read: a block that is being filled is not its.
+    pub fn is_readable(&self) -> bool {
         let last = |next: usize, count: usize| (next + count - 1) % count;
         if self.shape.version == 2 {
             let next = self.state.lock().next;
             let slot = self.slot(last(next, self.shape.slots));
             return self.read_word(slot) != KERNEL;
         }
-        self.close_block(now);
         let next = self.state.lock().next;
         let block = last(next, self.shape.blocks) * self.shape.block_size;
         self.read_word(block + 8) != KERNEL
@@ -482,6 +557,7 @@ mod tests {
                 slots: 0,
                 reserve: random.below(300),
                 private: 0,
+                patience: 0,
                 has_link: random.below(2) == 0,
             };
             shape.slots = block_size / slot_size * shape.blocks;
@@ -515,6 +591,7 @@ mod tests {
             slots: 1,
             reserve,
             private: 0,
+            patience: 0,
             has_link: true,
         };
         assert_eq!(shape(65_000).places(14), Some((65_066, 65_080)));
@@ -538,6 +615,7 @@ mod tests {
                 slots: block_size / 1024 * blocks,
                 reserve: 0,
                 private,
+                patience: 0,
                 has_link: true,
             };
             assert!(!shape.is_possible(), "{shape:?}");

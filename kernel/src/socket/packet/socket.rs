@@ -1,7 +1,7 @@
 //! Packet sockets.
 
 use alloc::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     sync::{Arc, Weak},
 };
 use core::{
@@ -34,13 +34,15 @@ use vm::{
 use super::{
     AF_PACKET,
     fbufs::Fbufs,
+    list::{self, Entry},
     name::Name,
-    ring::{self, Ring, Shape},
+    ring::{self, Added, Ring, Shape},
     seen::{ETHERNET, Seen},
 };
 use crate::{
     bpf::Program,
     ipc::fbuf::request,
+    process::signal::timer::{Punctual, WakeUp},
     socket::{
         Address, Answer, Common, Incoming, Outgoing, Socket, Value,
         inet::{interface, stack},
@@ -57,10 +59,6 @@ const OVERHEAD: usize = 768;
 const MAX: usize = 65_535;
 /// `sendto` to a socket without a protocol.
 const AUXILIARY: usize = 20;
-
-/// All sockets by inode.
-static SOCKETS: SpinLock<BTreeMap<u64, Weak<PacketSocket>>> =
-    SpinLock::new(Rank::Leaf, BTreeMap::new());
 
 /// A packet socket.
 pub struct PacketSocket {
@@ -79,6 +77,8 @@ pub struct PacketSocket {
     ring: OnceArc<Ring>,
     /// Fbufs in which the program reads packets.
     fbufs: OnceArc<Fbufs>,
+    /// The end of the time of the ring's block that is being filled.
+    call: SpinLock<Option<(Duration, WakeUp)>>,
     has_auxiliary: AtomicBool,
     ignores_outgoing: AtomicBool,
     version: AtomicU32,
@@ -121,41 +121,6 @@ struct Kept {
     link: usize,
 }
 
-/// One socket, as `/proc/net/packet` shows it.
-pub struct Entry {
-    pub kind: u32,
-    pub protocol: u16,
-    pub interface: u32,
-    /// Bytes that wait.
-    pub waiting: usize,
-    pub owner: u32,
-    pub inode: u64,
-}
-
-/// Visits all sockets.
-pub fn list(mut visit: impl FnMut(Entry)) {
-    let fill = |after: Option<u64>, take: &mut dyn FnMut(u64, Arc<PacketSocket>) -> bool| {
-        use core::ops::Bound::{Excluded, Unbounded};
-        let sockets = SOCKETS.lock();
-        let mut rest = sockets.range((after.map_or(Unbounded, Excluded), Unbounded));
-        rest.all(|(inode, socket)| match socket.upgrade() {
-            Some(socket) => take(*inode, socket),
-            None => true,
-        });
-    };
-    nucleus::visit_by_key(fill, |socket| {
-        visit(Entry {
-            kind: socket.common.kind,
-            protocol: socket.protocol.load(Relaxed) as u16,
-            interface: socket.interface.load(Relaxed),
-            waiting: socket.queue.lock().cost,
-            owner: socket.common.owner.0,
-            inode: socket.common.inode,
-        });
-        true
-    });
-}
-
 impl PacketSocket {
     /// Makes a socket, which sees packets of a protocol from now on unless that is 0.
     ///
@@ -184,6 +149,7 @@ impl PacketSocket {
             ),
             ring: OnceArc::new(),
             fbufs: OnceArc::new(),
+            call: SpinLock::new(Rank::Leaf, None),
             has_auxiliary: AtomicBool::new(false),
             ignores_outgoing: AtomicBool::new(false),
             version: AtomicU32::new(0),
@@ -193,8 +159,20 @@ impl PacketSocket {
         // Listed only once nothing can fail any more: `release` takes it off the list.
         socket.set_tapping(protocol != 0)?;
         let inode = socket.common.inode;
-        SOCKETS.lock().insert(inode, Arc::downgrade(&socket));
+        list::add(inode, &socket);
         Ok(socket)
+    }
+
+    /// Returns what is shown of it.
+    pub(super) fn entry(&self) -> Entry {
+        Entry {
+            kind: self.common.kind,
+            protocol: self.protocol.load(Relaxed) as u16,
+            interface: self.interface.load(Relaxed),
+            waiting: self.queue.lock().cost,
+            owner: self.common.owner.0,
+            inode: self.common.inode,
+        }
     }
 
     /// Sees packets from now on, or not any more.
@@ -285,6 +263,20 @@ impl PacketSocket {
         queue.lost = queue.lost.wrapping_add(u32::from(!was_kept));
     }
 
+    /// Closes the ring's block at a time since boot, unless a later block has been begun.
+    fn call_at(&self, due: Duration) {
+        let own: Weak<dyn Punctual> = self.own.clone();
+        let mut call = Some((due, WakeUp::call(due, own)));
+        {
+            let mut last = self.call.lock();
+            if last.as_ref().is_none_or(|(other, _)| *other < due) {
+                core::mem::swap(&mut *last, &mut call);
+            }
+        }
+        // One of the two goes without the lock.
+        drop(call);
+    }
+
     /// Makes the ring, or only checks that none is wanted.
     fn make_ring(&self, value: &Value) -> Result<()> {
         let words: [u32; 4] = value.read()?;
@@ -301,9 +293,12 @@ impl PacketSocket {
             2 => 3,
             _ => return Err(Errno::EINVAL),
         };
-        let private = match version {
-            3 => value.read::<[u32; 7]>()?[5] as usize,
-            _ => 0,
+        let (patience, private) = match version {
+            3 => {
+                let words: [u32; 7] = value.read()?;
+                (words[4], words[5] as usize)
+            }
+            _ => (0, 0),
         };
         let shape = Shape {
             version,
@@ -313,6 +308,7 @@ impl PacketSocket {
             slots,
             reserve: self.reserve.load(Relaxed) as usize,
             private,
+            patience,
             has_link: !self.is_cooked,
         };
         let account = self.common.account();
@@ -412,15 +408,31 @@ impl Tap for PacketSocket {
             }
         }
         let now = time::since_epoch();
-        let was_kept = match self.ring.get() {
+        let added = match self.ring.get() {
             Some(ring) => {
                 let has_lost = self.queue.lock().lost > 0;
                 ring.add(&seen, len, now, has_lost)
             }
-            None => Fbufs::keep(&self.fbufs, &seen, packet, len) || self.keep(&seen, len, now),
+            None => {
+                let is_in_fbufs = Fbufs::keep(&self.fbufs, &seen, packet, len);
+                Added::at_once(is_in_fbufs || self.keep(&seen, len, now))
+            }
         };
-        self.note(was_kept);
-        if was_kept {
+        self.note(added.is_kept);
+        if let Some(due) = added.due {
+            self.call_at(due);
+        }
+        if added.is_news {
+            self.common.readers.wake_shared(false);
+        }
+    }
+}
+
+impl Punctual for PacketSocket {
+    /// A block of the ring has waited for further packets long enough.
+    fn be_due(&self) {
+        let closes = |ring: &Ring| ring.close_due(time::since_epoch());
+        if self.ring.get().is_some_and(closes) {
             self.common.readers.wake_shared(false);
         }
     }
@@ -498,7 +510,7 @@ impl Socket for PacketSocket {
             head[6..12].copy_from_slice(&own.0);
             head[12..].copy_from_slice(&name.protocol.to_be_bytes());
         }
-        interface.transmit(packet);
+        interface.transmit(&mut packet);
         if interface.is_loopback() {
             stack().network().run_loopback(MOST_DELIVERED);
         }
@@ -552,7 +564,7 @@ impl Socket for PacketSocket {
             watch.add(&self.common.readers);
         }
         let waiting = match self.ring.get() {
-            Some(ring) => ring.is_readable(time::since_epoch()),
+            Some(ring) => ring.is_readable(),
             None => self.fbufs.get().is_some_and(Fbufs::has_parts) || self.has_packets(),
         };
         let mut ready = Ready::OUT | Ready::WRNORM;
@@ -683,7 +695,7 @@ impl Socket for PacketSocket {
     fn release(&self) {
         let _ = self.set_tapping(false);
         self.fbufs.get().inspect(|it| it.end());
-        SOCKETS.lock().remove(&self.common.inode);
+        list::remove(self.common.inode);
         let watched = core::mem::take(&mut *self.watched.lock());
         for (index, _) in watched.into_iter().flatten() {
             if let Ok(interface) = interface::by_index(index) {

@@ -26,9 +26,9 @@ fn end((seq, data): &(Seq, Aggregate)) -> Seq {
 }
 
 impl Gaps {
-    /// Returns how many slices are kept.
-    pub fn slices(&self) -> usize {
-        self.slices
+    /// Returns how many frames are kept.
+    pub fn frames(&self) -> usize {
+        self.ranges.iter().map(|range| range.1.frame_count()).sum()
     }
 
     pub fn is_empty(&self) -> bool {

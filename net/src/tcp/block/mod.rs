@@ -490,7 +490,7 @@ impl Block {
     /// Returns how many frames it keeps, about.
     pub fn frames(&self) -> usize {
         let sent = self.next.since(self.una) as usize / PAGE_SIZE;
-        sent + self.sent.count() + self.gaps.slices()
+        sent + self.sent.count() + self.gaps.frames()
     }
 
     /// Returns what is left when it is over.

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     Frame, OutOfMemory,
-    dma::{self, Addresses, Attachment, BATCH, Driver, Window},
+    dma::{self, Addresses, Attachment, BATCH, Driver, Part, Window},
     frame::Contents,
     lock::{OnceArc, Rank, SpinLock},
     task::{Sleep, WaitQueue, Woken},
@@ -312,6 +312,10 @@ impl Queue {
         let count = match memory.window.as_deref() {
             // Most machines', which carries nothing for the others.
             None => fill_table(table, list, readable, |parts, _| dma::physical(&parts[0])),
+            // Blocks are for devices that use physical addresses.
+            Some(_) if !list.iter().all(Part::is_in_page) => {
+                return Err(Refusal::Error(Error::TooLong));
+            }
             Some(window) => {
                 let addresses = Addresses::new(&self.domain, Some(window), list.len());
                 let mut addresses = addresses.ok_or(Refusal::NeedsFlush)?;

@@ -109,6 +109,17 @@ impl Request {
         self.state.store(READY, Ordering::Release);
     }
 
+    /// Makes a request that a device has done a new one with the parts that it had. Returns false,
+    /// and changes nothing, if it has none any more, or failed.
+    pub fn again(&self) -> bool {
+        let parts = self.parts.lock();
+        let may = !parts.list.is_empty() && matches!(self.result(), Some(Ok(_)));
+        if may {
+            self.state.store(READY, Ordering::Release);
+        }
+        may
+    }
+
     /// Makes a request that no device took done, and drops its frames. One that a device has
     /// stays as it is.
     pub fn abandon(&self) {

@@ -6,7 +6,7 @@ use core::sync::atomic::{Ordering, fence};
 use super::counts::is_one_handle;
 use super::owned::give_up_owned;
 use super::record::record;
-use super::{Frame, Owned, RUN_FRAMES, cache, held, is_last_handle, make_free};
+use super::{Frame, Owned, RUN_FRAMES, block, cache, held, is_last_handle, make_free};
 use crate::hw::machine;
 
 /// Handles that are given up one after the other: as dropping each, but neighbours that become free
@@ -55,6 +55,10 @@ impl Bundle {
     /// Adds a frame without other handles.
     #[inline(always)]
     fn free(&mut self, index: u32) {
+        let order = record(index).order();
+        if order > 0 {
+            return block::free(index, order);
+        }
         if held::is_held(index) {
             return;
         }

@@ -202,6 +202,11 @@ pub(super) fn give_run(frames: Range<u32>) {
     }
 }
 
+/// Gives the frames of a block back: as a whole, so that there is such a block again.
+pub(super) fn give_block(frames: Range<u32>) {
+    buddy::give_run(frames);
+}
+
 /// Frames that CPUs keep.
 pub(super) fn kept() -> usize {
     let frames = CACHES.iter().flat_map(Cache::stacks);

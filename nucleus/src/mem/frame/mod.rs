@@ -5,10 +5,11 @@
 //! what devices may reach (`device_reach`), counts of a frame's users (`counts`) and of devices'
 //! page tables (`held`), handles given up together (`bundle`), owners of frames (`owned`),
 //! what CPUs keep for the heap (`heap_frames`),
-//! runs of frames for large pages (`run`), targets for what is to be free (`targets`), shortage on
+//! runs of frames for large pages (`run`), blocks that are one buffer (`block`), targets for what is to be free (`targets`), shortage on
 //! purpose for tests (`injection`). A frame has a type (`Writable`, page table of level 1 to 4,
 //! `Descriptor`), a type count, an existence count and one `cached` flag (`iosup.txt` 2.2, 6.1).
 
+mod block;
 mod buddy;
 mod bundle;
 mod cache;
@@ -31,6 +32,7 @@ mod tests;
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
 pub use crate::hw::DirectMap;
+pub use block::LARGEST_BLOCK;
 pub(crate) use buddy::{Depth, MAX_ORDER};
 pub use buddy::{available, only_outside};
 pub use bundle::Bundle;
@@ -232,6 +234,10 @@ fn give_up(index: u32) {
 #[inline(never)]
 fn end_use(index: u32) {
     fence(Ordering::Acquire);
+    let order = record(index).order();
+    if order > 0 {
+        return block::free(index, order);
+    }
     if !held::is_held(index) {
         make_free(index);
         cache::give(index);

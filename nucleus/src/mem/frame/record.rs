@@ -98,9 +98,11 @@ const CACHED: u32 = 1 << 4;
 const MODIFIED: u32 = 1 << 5;
 /// Read or written through a mapping that is gone. [reverse lock]
 const REFERENCED: u32 = 1 << 6;
-/// First frame of a block on a free list; its order stands above [`ORDER_SHIFT`].
+/// First frame of a block on a free list; its order stands above [`ORDER_SHIFT`], as that of a
+/// [block](super::block) of data does.
 const FREE_BLOCK: u32 = 1 << 7;
 const ORDER_SHIFT: u32 = 8;
+const ORDER: u32 = 0xf;
 /// Some mapping may be a part of a large one: set with it, cleared when none is found. [reverse
 /// lock]
 const IN_LARGE: u32 = 1 << 12;
@@ -380,6 +382,19 @@ impl Record {
         };
         self.word.load(Ordering::Relaxed)
             == place | Type::Free as u32 | FREE_BLOCK | (order as u32) << ORDER_SHIFT
+    }
+
+    /// The order of the block of data whose handles are those of this frame; 0 for none.
+    #[inline(always)]
+    pub(super) fn order(&self) -> usize {
+        (self.word.load(Ordering::Relaxed) >> ORDER_SHIFT & ORDER) as usize
+    }
+
+    /// Makes the frame the first one of a block of data, until it is free. The caller owns the
+    /// frame alone.
+    pub(super) fn set_block(&self, order: usize) {
+        self.word
+            .fetch_or((order as u32) << ORDER_SHIFT, Ordering::Relaxed);
     }
 
     /// Mappings of the frame in all pmaps.

@@ -5,6 +5,7 @@ use super::*;
 pub const TESTS: &[Test] = &[
     ("network: packet sockets, filters, counts", packets),
     ("network: rings of packets", rings),
+    ("network: blocks of a ring, and their time", timed_blocks),
 ];
 
 pub(super) fn packet_socket(kind: c_int, protocol: u16, index: u32) -> Result<OwnedFd> {
@@ -102,6 +103,101 @@ fn packets() -> Outcome {
         let at = (&raw const program).cast();
         refused!(EINVAL, setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, at, 16));
     }
+    Ok(())
+}
+
+/// A ring of version 3 with blocks of 8 KiB that are closed after a number of milliseconds.
+fn block_ring(tap: &Tap, blocks: u32, time: u32) -> Result<(OwnedFd, *mut c_void)> {
+    let socket = packet_socket(SOCK_RAW, 3, tap.index)?;
+    let fd = socket.as_raw_fd();
+    set_option(&fd, 263, 10, 2)?;
+    let filter = udp_filter(65_535);
+    let program = sock_fprog {
+        len: 6,
+        filter: filter.as_ptr().cast_mut(),
+    };
+    set_option(&fd, SOL_SOCKET, SO_ATTACH_FILTER, program)?;
+    let shape = [8192, blocks, 2048, blocks * 4, time, 0, 0];
+    set_option(&fd, 263, 5, shape)?;
+    // SAFETY: a mapping of the ring, which the caller removes.
+    let ring = unsafe {
+        mmap(
+            null_mut(),
+            8192 * blocks as usize,
+            READ_WRITE,
+            MAP_SHARED,
+            fd,
+            0,
+        )
+    };
+    ensure!(ring != MAP_FAILED, "no mapping: {}", errno());
+    Ok((socket, ring))
+}
+
+/// A block that has room is the program's when its time is over, whether the program polls or not,
+/// and has all packets that came until then; one that is full, at once.
+fn timed_blocks() -> Outcome {
+    const TIMED_OUT: u32 = 0x20;
+    let tap = Tap::ready()?;
+    let _frames = tap.far();
+    let udp = UdpSocket::bind((Ipv4Addr::from(OWN), 0))?;
+    let to = (Ipv4Addr::from(FAR), 9);
+    let (socket, ring) = block_ring(&tap, 4, 1500)?;
+    let word = |at: usize| {
+        // SAFETY: inside the mapping, and aligned.
+        unsafe { ring.byte_add(at).cast::<u32>().read_volatile() }
+    };
+    let fd = socket.as_raw_fd();
+    let is_readable = |patience: c_int| -> Result<bool> {
+        let mut entry = poll_entry(fd, POLLIN);
+        call!(poll(&mut entry, 1, patience));
+        Ok(entry.revents & POLLIN != 0)
+    };
+    let begin = Instant::now();
+    for _ in 0..3 {
+        udp.send_to(b"packet", to)?;
+        // Slow machines may be at the end of the block's time.
+        let is_early = !is_readable(0)?;
+        ensure!(
+            is_early || begin.elapsed() >= Duration::from_millis(1400),
+            "readable too soon"
+        );
+    }
+    ensure!(is_readable(20_000)?, "the block is not closed");
+    ensure!(
+        begin.elapsed() >= Duration::from_millis(1400),
+        "{:?}",
+        begin.elapsed()
+    );
+    equal!(word(8), 1 | TIMED_OUT);
+    equal!(word(12), 3, "packets in the block");
+    // Without a poll.
+    udp.send_to(b"packet", to)?;
+    let begin = Instant::now();
+    while word(8192 + 8) == 0 {
+        ensure!(
+            begin.elapsed() < Duration::from_secs(20),
+            "nothing closes the block"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    equal!(word(8192 + 8), 1 | TIMED_OUT);
+    equal!(word(8192 + 12), 1, "packets in the block");
+    // SAFETY: the mapping of the ring, whose pointers are not used any more.
+    unsafe { munmap(ring, 4 * 8192) };
+    // A block that is full: not by its time.
+    let (socket, ring) = block_ring(&tap, 2, 100_000)?;
+    let mut entry = poll_entry(socket.as_raw_fd(), POLLIN);
+    for _ in 0..8 {
+        udp.send_to(&[7; 1300], to)?;
+    }
+    call!(poll(&mut entry, 1, 20_000));
+    ensure!(entry.revents & POLLIN != 0, "the full block is not closed");
+    // SAFETY: inside the mapping, and aligned.
+    let status = unsafe { ring.byte_add(8).cast::<u32>().read_volatile() };
+    equal!(status, 1);
+    // SAFETY: as above.
+    unsafe { munmap(ring, 2 * 8192) };
     Ok(())
 }
 

@@ -1,5 +1,5 @@
 //! The queue of what is due at a time, and the task that does it: it sends the signals of timers of
-//! wall-clock time, and wakes those that wait for a `timerfd`.
+//! wall-clock time, wakes those that wait for a `timerfd`, and calls what is [`Punctual`].
 //!
 //! None of this is done in interrupt context, and programs decide how much of it there is: after a
 //! [`Turn`] the task competes with them for its CPU.
@@ -65,6 +65,14 @@ enum DueTimer {
     Signal { process: Weak<Process>, id: Id },
     /// These are woken.
     Wake(Arc<WaitQueue>),
+    /// This is called.
+    Call(Weak<dyn Punctual>),
+}
+
+/// Does something at a time.
+pub trait Punctual: Send + Sync {
+    /// The time has come. Called by the task, with no lock held; takes a short time.
+    fn be_due(&self);
 }
 
 /// More than this many sleepers and observers take long to wake.
@@ -74,15 +82,24 @@ static QUEUE: SpinLock<BTreeMap<Due, DueTimer>> = SpinLock::new(Rank::Leaf, BTre
 static CHANGED: WaitQueue = WaitQueue::new();
 pub(super) static GENERATION: AtomicU64 = AtomicU64::new(1);
 
-/// Wakes a queue once, at or soon after a time; dropping it cancels. The wake-up of a time that has
-/// come may follow the drop.
+/// Wakes a queue once, at or soon after a time, or makes a call; dropping it cancels. That of a time
+/// that has come may follow the drop.
 pub struct WakeUp(Due);
 
 impl WakeUp {
     /// Wakes `queue` at `deadline` since boot, by a task.
     pub fn at(deadline: Duration, queue: &Arc<WaitQueue>) -> WakeUp {
+        WakeUp::of(deadline, DueTimer::Wake(queue.clone()))
+    }
+
+    /// Calls `punctual` at `deadline` since boot, unless it is gone by then.
+    pub fn call(deadline: Duration, punctual: Weak<dyn Punctual>) -> WakeUp {
+        WakeUp::of(deadline, DueTimer::Call(punctual))
+    }
+
+    fn of(deadline: Duration, timer: DueTimer) -> WakeUp {
         let due = Due::new(deadline, GENERATION.fetch_add(1, Relaxed));
-        insert(due, DueTimer::Wake(queue.clone()));
+        insert(due, timer);
         WakeUp(due)
     }
 }
@@ -152,6 +169,11 @@ fn keep() {
                     turn.end();
                 }
                 queue.wake_shared(false);
+            }
+            DueTimer::Call(punctual) => {
+                if let Some(punctual) = punctual.upgrade() {
+                    punctual.be_due();
+                }
             }
         }
     }

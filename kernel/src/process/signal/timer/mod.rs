@@ -21,7 +21,7 @@ use abi::{Errno, Result, raw::general as raw};
 use nucleus::time;
 
 use due::{GENERATION, dequeue, enqueue};
-pub use due::{WakeUp, clock_was_set, dropped, start, taken};
+pub use due::{Punctual, WakeUp, clock_was_set, dropped, start, taken};
 use list::Timer;
 pub use list::{Clock, Id, Notify, Setting, Timers};
 
