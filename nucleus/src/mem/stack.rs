@@ -2,16 +2,23 @@
 //!
 //! Each has a slot of the kernel's address space: the lower part is never mapped, so that an
 //! overflow faults (and, for want of a stack to push the fault on, double-faults on a stack of its
-//! own). A stack that is given back stays mapped and is the next one to be handed out: making a
-//! thread changes no mapping and flushes nothing. Only when many are free do some give their memory
-//! back, all with one flush.
+//! own). A stack that is given back stays mapped and is the next one that its CPU hands out: making
+//! a thread changes no mapping, flushes nothing, and takes no cache line from another CPU. Only when
+//! many are free do some give their memory back, all with one flush.
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::cpu::percpu::PerCpu;
+use crate::hw::machine;
 
 use crate::hw::x86_64::layout::{MAX_STACKS, STACK_SIZE, STACK_SLOT, stacks};
 use crate::hw::x86_64::{cpu, kernel_flush, percpu, space};
 use crate::lock::{Rank, SpinLock};
 use crate::{OutOfMemory, PAGE_SIZE};
 
-/// Free stacks that are kept for good: 1 MiB.
+/// Free stacks that each CPU keeps for itself.
+const OWN: usize = 4;
+/// Other free stacks that are kept for good: 1 MiB.
 const KEPT: usize = 32;
 /// Free stacks with which the memory of those beyond [`KEPT`] is given back.
 const TOO_MANY: usize = 2 * KEPT;
@@ -39,6 +46,35 @@ static STACKS_STATE: SpinLock<Stacks> = SpinLock::new(
         unmapped_count: 0,
     },
 );
+
+/// The free stacks of a CPU: their bottom addresses, 0 where there is none.
+struct Own([AtomicUsize; OWN]);
+
+static OWN_STACKS: PerCpu<Own> =
+    PerCpu::new([const { Own([const { AtomicUsize::new(0) }; OWN]) }; machine::MAX_CPUS]);
+
+impl Own {
+    /// Takes the last one that came.
+    fn pop(&self) -> Option<usize> {
+        let taken = |place: &AtomicUsize| match place.load(Ordering::Relaxed) {
+            0 => None,
+            bottom => {
+                place.store(0, Ordering::Relaxed);
+                Some(bottom)
+            }
+        };
+        self.0.iter().rev().find_map(taken)
+    }
+
+    /// Adds one, if there is room. Returns whether there was.
+    fn push(&self, bottom: usize) -> bool {
+        let is_free = |place: &&AtomicUsize| place.load(Ordering::Relaxed) == 0;
+        let place = self.0.iter().find(is_free);
+        place
+            .inspect(|place| place.store(bottom, Ordering::Relaxed))
+            .is_some()
+    }
+}
 
 fn bottom_of(slot: usize) -> usize {
     stacks() + (slot + 1) * STACK_SLOT - STACK_SIZE
@@ -100,6 +136,9 @@ impl KernelStack {
     /// # Errors
     /// [`OutOfMemory`] when there is no memory or no slot.
     pub fn alloc() -> Result<KernelStack, OutOfMemory> {
+        if let Some(bottom) = OWN_STACKS.with(|own| own?.pop()) {
+            return Ok(KernelStack { bottom });
+        }
         let slot = {
             let mut stacks = STACKS_STATE.lock();
             if let Some(bottom) = stacks.pop() {
@@ -130,6 +169,9 @@ impl KernelStack {
 
 impl Drop for KernelStack {
     fn drop(&mut self) {
+        if OWN_STACKS.with(|own| own.is_some_and(|own| own.push(self.bottom))) {
+            return;
+        }
         // Waiting for other CPUs is for callers that keep none of them waiting.
         let may_wait = cpu::irqs_enabled() && percpu::preempt_count() == 0;
         let mut stacks = STACKS_STATE.lock();

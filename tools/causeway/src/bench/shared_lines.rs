@@ -105,7 +105,8 @@ mod tests {
         let path = folder.path().join("parts");
         let mut lines = SharedLines::of(&path);
         assert_eq!(lines.last(), None);
-        let mut text = String::from("section 3 0\nend\nsection 90 7\nat ff 4 1 2 a0\nat fe 3 0 1 b0\n");
+        let mut text =
+            String::from("section 3 0\nend\nsection 90 7\nat ff 4 1 2 a0\nat fe 3 0 1 b0\n");
         std::fs::write(&path, &text).unwrap();
         assert_eq!(lines.last().map(|part| part.all), Some(3));
         text.push_str("end\nsection 1 ");

@@ -255,7 +255,10 @@ fn places(cpus: u32, rows: &Rows, functions: &Functions) -> String {
             let function = functions.name(place.at, Detail::Function);
             let memory = memory_at(place.memory, functions);
             let sum = sums.entry((function, memory)).or_default();
-            for (sum, more) in sum.iter_mut().zip([place.accesses, place.writes, place.lines]) {
+            for (sum, more) in sum
+                .iter_mut()
+                .zip([place.accesses, place.writes, place.lines])
+            {
                 *sum += more;
             }
         }
