@@ -2,16 +2,19 @@
 //!
 //! Each has a slot of the kernel's address space: the lower part is never mapped, so that an
 //! overflow faults (and, for want of a stack to push the fault on, double-faults on a stack of its
-//! own). A stack that is given back stays mapped and is the next one to be handed out: making a
-//! thread changes no mapping and flushes nothing. Only when many are free do some give their memory
-//! back, all with one flush.
+//! own). A stack that is given back stays mapped and is the next one that the CPU on which it was
+//! made hands out: making a thread changes no mapping, flushes nothing, and takes no cache line from
+//! another CPU. Only when many are free do some give their memory back, all with one flush.
 
 use crate::hw::x86_64::layout::{MAX_STACKS, STACK_SIZE, STACK_SLOT, stacks};
-use crate::hw::x86_64::{cpu, kernel_flush, percpu, space};
+use crate::hw::x86_64::percpu::{self, MAX_CPUS};
+use crate::hw::x86_64::{cpu, kernel_flush, space};
 use crate::lock::{Rank, SpinLock};
 use crate::{OutOfMemory, PAGE_SIZE};
 
-/// Free stacks that are kept for good: 1 MiB.
+/// Free stacks that each CPU keeps for itself.
+const OWN: usize = 4;
+/// Other free stacks that are kept for good: 1 MiB.
 const KEPT: usize = 32;
 /// Free stacks with which the memory of those beyond [`KEPT`] is given back.
 const TOO_MANY: usize = 2 * KEPT;
@@ -39,6 +42,29 @@ static STACKS_STATE: SpinLock<Stacks> = SpinLock::new(
         unmapped_count: 0,
     },
 );
+
+/// The free stacks that were made on a CPU: their bottom addresses, 0 where there is none.
+#[repr(align(64))]
+struct Own(SpinLock<[usize; OWN]>);
+
+static OWN_STACKS: [Own; MAX_CPUS] =
+    [const { Own(SpinLock::new(Rank::KernelSpace, [0; OWN])) }; MAX_CPUS];
+
+impl Own {
+    /// Takes the last one that came.
+    fn pop(&self) -> Option<usize> {
+        let mut places = self.0.lock();
+        let last = places.iter_mut().rfind(|bottom| **bottom != 0)?;
+        Some(core::mem::take(last))
+    }
+
+    /// Adds one, if there is room. Returns whether there was.
+    fn push(&self, bottom: usize) -> bool {
+        let mut places = self.0.lock();
+        let free = places.iter_mut().find(|place| **place == 0);
+        free.map(|place| *place = bottom).is_some()
+    }
+}
 
 fn bottom_of(slot: usize) -> usize {
     stacks() + (slot + 1) * STACK_SLOT - STACK_SIZE
@@ -92,6 +118,8 @@ impl Stacks {
 /// A kernel stack in use.
 pub struct KernelStack {
     bottom: usize,
+    /// The CPU on which it was made, and which gets it back.
+    home: usize,
 }
 
 impl KernelStack {
@@ -100,10 +128,15 @@ impl KernelStack {
     /// # Errors
     /// [`OutOfMemory`] when there is no memory or no slot.
     pub fn alloc() -> Result<KernelStack, OutOfMemory> {
+        // The task may move meanwhile: then it takes another CPU's.
+        let home = percpu::cpu();
+        if let Some(bottom) = OWN_STACKS[home].pop() {
+            return Ok(KernelStack { bottom, home });
+        }
         let slot = {
             let mut stacks = STACKS_STATE.lock();
             if let Some(bottom) = stacks.pop() {
-                return Ok(KernelStack { bottom });
+                return Ok(KernelStack { bottom, home });
             }
             stacks.take_slot().ok_or(OutOfMemory)?
         };
@@ -112,7 +145,7 @@ impl KernelStack {
             STACKS_STATE.lock().give_slot(slot);
             return Err(OutOfMemory);
         }
-        Ok(KernelStack { bottom })
+        Ok(KernelStack { bottom, home })
     }
 
     /// The address just above the stack, a multiple of the page size.
@@ -130,6 +163,9 @@ impl KernelStack {
 
 impl Drop for KernelStack {
     fn drop(&mut self) {
+        if OWN_STACKS[self.home].push(self.bottom) {
+            return;
+        }
         // Waiting for other CPUs is for callers that keep none of them waiting.
         let may_wait = cpu::irqs_enabled() && percpu::preempt_count() == 0;
         let mut stacks = STACKS_STATE.lock();

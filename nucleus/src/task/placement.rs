@@ -156,6 +156,9 @@ fn arrive(queue: &RunQueue, inner: &mut Inner, task: &Task, cpu: usize) -> u64 {
 /// Makes the CPU that runs `task`, if another one does, take an interrupt, so that it leaves its
 /// program.
 pub(super) fn poke(task: &Task) {
+    if ptr::eq(task, current_raw()) {
+        return;
+    }
     let irqs = machine::irqs_disable();
     let cpu = with_queue_of(task, |_, inner| {
         ptr::eq(inner.current, task).then(|| task.cpu())

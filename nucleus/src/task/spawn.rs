@@ -14,7 +14,7 @@ use sched::priority::Priority;
 #[cfg(not(target_os = "none"))]
 use super::task::registry;
 use super::{
-    dead::reap,
+    dead::reap_some,
     placement, run_queue, scheduler,
     task::{Task, current_raw, set_pmap},
 };
@@ -57,7 +57,7 @@ impl Spawn {
 /// # Errors
 /// No memory for its stack.
 pub fn spawn(spawn: Spawn, body: Box<dyn FnOnce() + Send>) -> Result<Arc<Task>, OutOfMemory> {
-    reap();
+    reap_some();
     let stack = KernelStack::alloc()?;
     // SAFETY: the task keeps the stack as long as the context.
     let context = unsafe { Context::new(stack.top(), begin, 0) };

@@ -177,7 +177,25 @@ impl Call<'_> {
     pub fn process_named(&self, n: usize) -> Result<Arc<Process>> {
         match self.int(n) {
             0 => Ok(self.process().clone()),
-            id => find(id, Process::find_by_thread),
+            id => find(id, |id| self.find_process(id)),
+        }
+    }
+
+    /// Finds a process by its id or a thread's. Of the caller's own it asks no table, which all CPUs
+    /// share.
+    pub fn find_process(&self, id: Pid) -> Option<Arc<Process>> {
+        let own = self.process();
+        match id == own.pid() {
+            true => Some(own.clone()),
+            false => Process::find_by_thread(id),
+        }
+    }
+
+    /// Finds a thread by its id, the caller's own as [`find_process`](Call::find_process) does.
+    pub fn find_thread(&self, id: Pid) -> Option<Arc<Thread>> {
+        match id == self.thread.tid() {
+            true => Some(self.thread.clone()),
+            false => pid_table::find_thread(id),
         }
     }
 
@@ -188,7 +206,7 @@ impl Call<'_> {
     pub fn thread_named(&self, n: usize) -> Result<Arc<Thread>> {
         match self.int(n) {
             0 => Ok(self.thread.clone()),
-            id => find(id, pid_table::find_thread),
+            id => find(id, |id| self.find_thread(id)),
         }
     }
 }

@@ -231,7 +231,7 @@ fn kill(call: &mut Call<'_>) -> Result<usize> {
         }
         pid if pid < 0 => send_to_all(call, pid_table::members(pid.unsigned_abs()), info)?,
         pid => {
-            let target = Process::find_by_thread(pid as Pid).ok_or(Errno::ESRCH)?;
+            let target = call.find_process(pid as Pid).ok_or(Errno::ESRCH)?;
             send(call, &target, info)?;
         }
     }
@@ -242,7 +242,7 @@ fn find(call: &Call<'_>, process: Option<i32>, tid: i32, signal: u32) -> Result<
     if tid <= 0 || process.is_some_and(|pid| pid <= 0) {
         return Err(Errno::EINVAL);
     }
-    let thread = pid_table::find_thread(tid as Pid).ok_or(Errno::ESRCH)?;
+    let thread = call.find_thread(tid as Pid).ok_or(Errno::ESRCH)?;
     if process.is_some_and(|pid| pid as Pid != thread.process().pid()) {
         return Err(Errno::ESRCH);
     }
@@ -279,7 +279,7 @@ pub(super) fn given(signal: u32, words: &[u64; 16], to_self: bool) -> Result<Inf
 
 fn rt_sigqueueinfo(call: &mut Call<'_>) -> Result<usize> {
     let signal = signal_or_zero(call, 1)?;
-    let target = find_by(call.int(0), Process::find_by_thread)?;
+    let target = find_by(call.int(0), |id| call.find_process(id))?;
     let to_self = Arc::ptr_eq(&target, call.process());
     let info = given(signal, &call.read(2)?, to_self)?;
     send(call, &target, info)?;

@@ -20,12 +20,13 @@ use super::pin;
 use super::results::Kernel;
 use super::second::{self, Part, Wire};
 use super::sections::Sections;
+use super::shared_lines::SharedLines;
 use crate::compare::Ground;
 use crate::console::Console;
 use crate::disk::Disk;
 use crate::guest::{Ending, Guest};
 use crate::linux::{Linux, Mitigations};
-use crate::profile;
+use crate::profile::Plugin;
 use crate::qemu::Machine;
 use crate::root::Root;
 use crate::symbols;
@@ -103,8 +104,8 @@ pub struct Stage {
     limit: Duration,
     /// The network of experiments that need one.
     network: Option<network::Options>,
-    /// The plugin that counts instructions, if they are counted so.
-    counter: Option<PathBuf>,
+    /// What the emulator counts between marks, if it does, and the plugin's file.
+    counter: Option<(Plugin, PathBuf)>,
     /// The archive and the boots' disks stand in it.
     folder: TempDir,
 }
@@ -131,13 +132,16 @@ impl Stage {
         words: Vec<String>,
         limit: Duration,
         network: Option<network::Options>,
-        counts: bool,
+        counter: Option<Plugin>,
     ) -> Result<Self> {
         let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
         let archive = folder.path().join("root.cpio");
         root.file(INIT.trim_start_matches('/'), 0o755, INIT_SCRIPT);
         root.write(&archive)?;
-        let counter = counts.then(|| profile::plugin(folder.path())).transpose()?;
+        let counter = match counter {
+            Some(plugin) => Some((plugin, plugin.build(folder.path())?)),
+            None => None,
+        };
         Ok(Self {
             ground,
             archive,
@@ -266,14 +270,13 @@ impl Stage {
         let has_other = network.is_some();
         let wire = wire.as_ref().map(|wire| (wire, Part::First { has_other }));
         let mut machine = self.machine(side, names, &disks, network.as_ref(), wire)?;
-        let sections = match &self.counter {
-            None => None,
-            Some(plugin) => {
-                let file = scratch.path().join("sections");
-                machine.extra.extend(profile::sections_into(plugin, &file));
-                Some(Sections::of(&file))
-            }
-        };
+        let file = scratch.path().join("parts");
+        if let Some((plugin, built)) = &self.counter {
+            machine.extra.extend(plugin.parts_into(built, &file));
+        }
+        let plugin = self.counter.as_ref().map(|counter| counter.0);
+        let sections = (plugin == Some(Plugin::Counter)).then(|| Sections::of(&file));
+        let shared_lines = (plugin == Some(Plugin::Sharing)).then(|| SharedLines::of(&file));
         let (guest, keys, screen) = Guest::start(&machine, false)?;
         Ok(Boot {
             _scratch: scratch,
@@ -285,6 +288,7 @@ impl Stage {
             others: VecDeque::new(),
             pinned: false,
             sections,
+            shared_lines,
             _network: network,
             _second: second,
         })
@@ -327,6 +331,8 @@ pub struct Boot {
     pinned: bool,
     /// The counts of instructions, if there are any.
     sections: Option<Sections>,
+    /// The counts of accesses to cache lines, if there are any.
+    pub shared_lines: Option<SharedLines>,
     /// The network of this boot.
     _network: Option<Network>,
     /// The other guest of this boot.

@@ -7,6 +7,9 @@
 //! it with [`statistics`] and the entries of [`experiments`]. [`progress`] shows the state of the
 //! run, [`table`] its outcome. [`revision`] builds an older kernel to compare with, [`diff`]
 //! compares two files of results, and [`report`] makes a page of one.
+//!
+//! [`sharing`] counts accesses to cache lines that CPUs share, in boots of its own; [`shared_lines`]
+//! reads what the emulator's plugin finds.
 
 mod calm;
 mod collect;
@@ -27,6 +30,8 @@ pub mod results;
 mod revision;
 mod second;
 mod sections;
+mod shared_lines;
+pub mod sharing;
 pub mod statistics;
 mod table;
 mod turns;
@@ -45,6 +50,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::compare::{self, Ground};
 use crate::linux::{Linux, Mitigations};
 use crate::outcome;
+use crate::profile::Plugin;
 use crate::project::{self, Profile};
 use crate::qemu::{self, Accelerator};
 use crate::root::{BUSYBOX, Root};
@@ -77,6 +83,9 @@ pub fn bench(options: &Bench) -> Result<u8> {
         let beside = file.parent().map(Path::to_owned).unwrap_or_default();
         let folder = options.out.clone().unwrap_or(beside);
         return page(&Results::read(file)?, &folder).map(|()| 0);
+    }
+    if options.sharing {
+        return sharing::bench(options);
     }
     let home = project::home()?;
     // `exec` measures how this program starts, which is not to be larger for that.
@@ -127,7 +136,8 @@ pub fn bench(options: &Bench) -> Result<u8> {
     // A count must not depend on input from outside, and turns would not improve it.
     let paced = sides.len() > 1 && !options.counts();
     let words = words(options, paced);
-    let stage = Stage::new(ground, root, words, options.limit(), network, options.busy)?;
+    let counter = options.busy.then_some(Plugin::Counter);
+    let stage = Stage::new(ground, root, words, options.limit(), network, counter)?;
     let folder = options
         .out
         .clone()

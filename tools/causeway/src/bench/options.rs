@@ -26,6 +26,7 @@ Examples:
   causeway bench pipe --variant movement=copy --variant movement=loan
                                           several options side by side
   causeway bench --icount                 in instructions, on one CPU
+  causeway bench --sharing stat fork      cache lines that CPUs share
   causeway bench --compare A.json B.json  what improved or got worse from A to B
   causeway bench --report A.json          the page of existing results
 
@@ -58,6 +59,10 @@ pub struct Bench {
     /// but an idle CPU waits in real time for its peer, and its time counts for nothing
     #[arg(long, conflicts_with = "icount")]
     pub busy: bool,
+    /// Count how often the kernel accesses cache lines that another CPU writes, in the rows of the
+    /// experiment `sharing` with these words in their names, with 2, 4, 8 and 16 CPUs
+    #[arg(long, conflicts_with_all = ["icount", "busy", "rows", "runs"])]
+    pub sharing: bool,
     /// What the kernel is held against: `linux`, itself (`causeway`), an older state of its source,
     /// or `none`
     #[arg(long, value_name = "causeway|linux|none|REV", default_value = "linux")]

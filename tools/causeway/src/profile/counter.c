@@ -3,64 +3,16 @@
  *
  * `causeway profile` builds it, loads it with `-plugin counter.so,out=FILE` and reads FILE when QEMU
  * has ended. Counting begins with the first instruction of a program: what the kernel does to start
- * is not counted. Where a program has marks, only what runs between them is counted: the
- * instruction `nopl BEGIN(%rax)` forgets all at its first time and counts on from there, `nopl
- * END(%rax)` stops until the next BEGIN. Both do nothing on any machine.
+ * is not counted. Where a program has marks, only what runs between them is counted: BEGIN forgets
+ * all at its first time and counts on from there, END stops until the next BEGIN.
  *
  * With `sections=FILE` in place of `out=FILE`, each END writes a line `PROGRAMS KERNEL` into FILE:
  * the instructions since the last BEGIN.
  *
  * FILE has a line `programs N`, the instructions of programs, and for each block of the kernel a
  * line `block TIMES ADDRESS OFFSET...`: how often it ran, and where its instructions stand.
- *
- * QEMU's package brings no header for plugins: the few declarations below are its documented
- * interface (docs/devel/tcg-plugins). VERSION is what the QEMU at hand wants to see.
  */
-#include <inttypes.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-struct qemu_plugin_tb;
-struct qemu_plugin_insn;
-struct qemu_info;
-typedef uint64_t qemu_plugin_id_t;
-typedef void (*on_run)(unsigned cpu, void *data);
-
-extern void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t,
-                                                  void (*)(qemu_plugin_id_t, struct qemu_plugin_tb *));
-extern void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *, on_run, int flags, void *);
-extern void qemu_plugin_register_vcpu_insn_exec_cb(struct qemu_plugin_insn *, on_run, int flags, void *);
-extern void qemu_plugin_register_atexit_cb(qemu_plugin_id_t, void (*)(qemu_plugin_id_t, void *), void *);
-extern size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *);
-extern uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *);
-extern struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *, size_t);
-extern uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *);
-extern size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *);
-#if VERSION >= 3
-extern size_t qemu_plugin_insn_data(const struct qemu_plugin_insn *, void *, size_t);
-#else
-extern const void *qemu_plugin_insn_data(const struct qemu_plugin_insn *);
-#endif
-
-__attribute__((visibility("default"))) int qemu_plugin_version = VERSION;
-
-/* The callbacks look at no register. */
-enum { NO_REGISTERS = 0 };
-
-/* Addresses from here on are the kernel's. */
-#define KERNEL (UINT64_C(1) << 63)
-/* Addresses from here on are programs', once the kernel runs at its own. What boots a machine and its CPUs stands
- * below, or runs before. */
-#define PROGRAMS (UINT64_C(4) << 20)
-
-/* `nopl MARK(%rax)`: seven bytes, the last four of them one of these words. */
-static const uint8_t mark[3] = {0x0f, 0x1f, 0x80};
-#define BEGIN UINT32_C(0x6e676562)
-#define END UINT32_C(0x21646e65)
+#include "plugin.h"
 
 struct block {
     struct block *next;
@@ -78,18 +30,6 @@ static char path[4096];
 /* The sections' file, and the kernel's instructions of one. Without it they are not added up. */
 static FILE *sections;
 static uint64_t kernel;
-
-/* Translation takes turns under no lock of QEMU's that the interface promises. */
-static char lock;
-static void enter(void)
-{
-    while (__atomic_test_and_set(&lock, __ATOMIC_ACQUIRE)) {
-    }
-}
-static void leave(void)
-{
-    __atomic_clear(&lock, __ATOMIC_RELEASE);
-}
 
 static void forget(void)
 {
@@ -153,23 +93,6 @@ static void ran_end(unsigned cpu, void *data)
     }
     __atomic_store_n(&counting, false, __ATOMIC_RELAXED);
     leave();
-}
-
-/* The word of a mark, or 0. */
-static uint32_t mark_of(struct qemu_plugin_insn *instruction)
-{
-    uint8_t bytes[7];
-    if (qemu_plugin_insn_size(instruction) != sizeof bytes) {
-        return 0;
-    }
-#if VERSION >= 3
-    qemu_plugin_insn_data(instruction, bytes, sizeof bytes);
-#else
-    memcpy(bytes, qemu_plugin_insn_data(instruction), sizeof bytes);
-#endif
-    uint32_t word;
-    memcpy(&word, bytes + sizeof mark, sizeof word);
-    return memcmp(bytes, mark, sizeof mark) == 0 ? word : 0;
 }
 
 /* The block that starts at `address` and has these instructions: the same one each time that QEMU

@@ -3,7 +3,8 @@
 //! Every instruction is counted, none is sampled: a small plugin (`counter.c`) makes QEMU's
 //! emulator count the runs of each block of instructions, the kernel itself is unchanged, and two
 //! runs of the same command differ only by the work of timers. [`counts`] reads the plugin's
-//! output, [`table`] joins it with the kernel's functions and prints.
+//! output, [`table`] joins it with the kernel's functions and prints. `causeway bench` counts by
+//! [`Plugin`], too; one of them (`sharing.c`) finds cache lines that CPUs share.
 
 mod counts;
 mod linux;
@@ -22,8 +23,62 @@ use crate::symbols::Functions;
 use counts::Counts;
 pub use table::Detail;
 
-/// The plugin's source.
-const PLUGIN: &str = include_str!("counter.c");
+/// What the plugins' sources include.
+const HEADER: &str = include_str!("plugin.h");
+
+/// A plugin of the emulator's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Plugin {
+    /// Counts instructions.
+    Counter,
+    /// Finds the cache lines that CPUs share.
+    Sharing,
+}
+
+impl Plugin {
+    /// The name of its source, without the ending, and the source.
+    fn source(self) -> (&'static str, &'static str) {
+        match self {
+            Plugin::Counter => ("counter", include_str!("counter.c")),
+            Plugin::Sharing => ("sharing", include_str!("sharing.c")),
+        }
+    }
+
+    /// Builds it in `folder`, and returns its file.
+    ///
+    /// # Errors
+    /// When there is no compiler.
+    pub fn build(self, folder: &Path) -> Result<PathBuf> {
+        let (name, text) = self.source();
+        let source = folder.join(name).with_extension("c");
+        let plugin = source.with_extension("so");
+        std::fs::write(folder.join("plugin.h"), HEADER)?;
+        std::fs::write(&source, text)?;
+        let built = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O2"])
+            .arg(format!("-DVERSION={}", interface()?))
+            .arg("-o")
+            .args([&plugin, &source])
+            .status()
+            .context("cannot run cc: install Debian's package gcc")?;
+        if !built.success() {
+            bail!("the plugin did not build; the compiler's messages above say why");
+        }
+        Ok(plugin)
+    }
+
+    /// The words for QEMU's command line that make the plugin in the file `built` write a part of
+    /// `file` at each mark that ends a counted part: the counter a line `PROGRAMS KERNEL`, the
+    /// instructions of each since the mark before it, and the other what its head says.
+    pub fn parts_into(self, built: &Path, file: &Path) -> [String; 2] {
+        let key = match self {
+            Plugin::Counter => "sections",
+            Plugin::Sharing => "out",
+        };
+        let word = format!("{},{key}={}", built.display(), file.display());
+        ["-plugin".into(), word]
+    }
+}
 
 /// Runs a command in a guest, prints where the kernel's instructions went, and returns the
 /// command's status.
@@ -82,36 +137,9 @@ pub fn profile(options: &options::Profile) -> Result<u8> {
 /// # Errors
 /// When the plugin cannot be built.
 pub fn count_into(file: &Path, folder: &Path) -> Result<Vec<String>> {
-    let plugin = plugin(folder)?;
+    let plugin = Plugin::Counter.build(folder)?;
     let word = format!("{},out={}", plugin.display(), file.display());
     Ok(vec!["-plugin".into(), word])
-}
-
-/// The words for QEMU's command line that make this plugin write a line into `file` at each mark
-/// that ends a counted part: `PROGRAMS KERNEL`, the instructions of each since the mark before it.
-pub fn sections_into(plugin: &Path, file: &Path) -> [String; 2] {
-    let word = format!("{},sections={}", plugin.display(), file.display());
-    ["-plugin".into(), word]
-}
-
-/// Builds the plugin in `folder`, and returns its file.
-///
-/// # Errors
-/// When there is no compiler.
-pub fn plugin(folder: &Path) -> Result<PathBuf> {
-    let (source, plugin) = (folder.join("counter.c"), folder.join("counter.so"));
-    std::fs::write(&source, PLUGIN)?;
-    let built = Command::new("cc")
-        .args(["-shared", "-fPIC", "-O2"])
-        .arg(format!("-DVERSION={}", interface()?))
-        .arg("-o")
-        .args([&plugin, &source])
-        .status()
-        .context("cannot run cc: install Debian's package gcc")?;
-    if !built.success() {
-        bail!("the plugin did not build; the compiler's messages above say why");
-    }
-    Ok(plugin)
 }
 
 /// The version of the plugin interface that the QEMU at hand wants: each takes a few old ones, none

@@ -30,6 +30,7 @@ mod pipeline;
 mod polling;
 mod postmark;
 mod process_vm;
+mod sharing;
 mod signals;
 mod splice;
 mod switches;
@@ -57,6 +58,7 @@ pub const ALL: &[&Experiment] = &[
     &fault_bandwidth::EXPERIMENT,
     &fault_ahead::EXPERIMENT,
     &mmap_threads::EXPERIMENT,
+    &sharing::EXPERIMENT,
     &memory_calls::EXPERIMENT,
     &process_vm::EXPERIMENT,
     &passing::EXPERIMENT,

@@ -10,7 +10,11 @@ use alloc::{
     sync::{Arc, Weak},
 };
 use core::{
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::atomic::{
+        AtomicU64,
+        Ordering::{Relaxed, SeqCst},
+        fence,
+    },
     time::Duration,
 };
 
@@ -78,9 +82,45 @@ pub trait Punctual: Send + Sync {
 /// More than this many sleepers and observers take long to wake.
 const CROWD: usize = 64;
 
-static QUEUE: SpinLock<BTreeMap<Due, DueTimer>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
+/// The part of the queue with what a CPU has put there, on cache lines of its own.
+#[repr(align(64))]
+struct Part {
+    queue: SpinLock<BTreeMap<Due, DueTimer>>,
+    /// The last generation of this CPU.
+    generation: AtomicU64,
+}
+
+static PARTS: [Part; task::MAX_CPUS] = [const {
+    Part {
+        queue: SpinLock::new(Rank::Leaf, BTreeMap::new()),
+        generation: AtomicU64::new(0),
+    }
+}; task::MAX_CPUS];
+/// Until when the task sleeps at most, in nanoseconds since boot: what is due earlier wakes it.
+static SLEEPS_UNTIL: AtomicU64 = AtomicU64::new(u64::MAX);
 static CHANGED: WaitQueue = WaitQueue::new();
-pub(super) static GENERATION: AtomicU64 = AtomicU64::new(1);
+
+/// Returns a number that no setting of a timer had: above one of the CPU's, the CPU.
+pub(super) fn new_generation() -> u64 {
+    let cpu = task::cpu();
+    let count = PARTS[cpu].generation.fetch_add(1, Relaxed) + 1;
+    count * task::MAX_CPUS as u64 + cpu as u64
+}
+
+/// Returns the part with what has this number.
+fn part_of(generation: u64) -> &'static Part {
+    &PARTS[(generation % task::MAX_CPUS as u64) as usize]
+}
+
+/// Returns what is due first, and its part.
+fn first() -> Option<(Due, &'static Part)> {
+    let of_part = |part: &'static Part| {
+        let queue = part.queue.lock();
+        queue.first_key_value().map(|(due, _)| (*due, part))
+    };
+    let parts = PARTS.iter().take(task::cpu_count());
+    parts.filter_map(of_part).min_by_key(|(due, _)| *due)
+}
 
 /// Wakes a queue once, at or soon after a time, or makes a call; dropping it cancels. That of a time
 /// that has come may follow the drop.
@@ -98,7 +138,7 @@ impl WakeUp {
     }
 
     fn of(deadline: Duration, timer: DueTimer) -> WakeUp {
-        let due = Due::new(deadline, GENERATION.fetch_add(1, Relaxed));
+        let due = Due::new(deadline, new_generation());
         insert(due, timer);
         WakeUp(due)
     }
@@ -136,28 +176,33 @@ pub fn start() -> core::result::Result<(), OutOfMemory> {
 
 /// Sleeps until the first timer is due or the queue changes, and expires the due ones.
 fn keep() {
-    let first = QUEUE.lock().first_key_value().map(|(due, _)| *due);
+    let deadline = first().map(|(due, _)| due.deadline());
+    let nanoseconds = deadline.map_or(u64::MAX, |deadline| deadline.as_nanos() as u64);
+    SLEEPS_UNTIL.store(nanoseconds, SeqCst);
     let how = Sleep {
         interruptible: false,
-        deadline: first.map(Due::deadline),
+        deadline,
     };
-    // Either end of the sleep is followed by a look at the queue.
+    // Either end of the sleep is followed by a look at the queue. What came before the store is
+    // seen by this look, and what comes later sees the store.
     let _ = CHANGED.wait(how, || {
-        let now_first = QUEUE.lock().first_key_value().map(|(due, _)| *due);
-        (now_first != first).then_some(())
+        let now = first().map(|(due, _)| due.deadline());
+        now.is_some_and(|now| deadline.is_none_or(|deadline| now < deadline))
+            .then_some(())
     });
     let mut turn = Turn::new();
     loop {
         let now = turn.next();
         // All of this moment.
         let last = Due::new(now, u64::MAX);
-        let mut queue = QUEUE.lock();
-        let Some(entry) = queue.first_entry().filter(|e| *e.key() <= last) else {
+        let Some((due, part)) = first().filter(|(due, _)| *due <= last) else {
             return;
         };
-        let generation = entry.key().number();
-        let entry = entry.remove();
-        drop(queue);
+        let generation = due.number();
+        // It may have been taken out meanwhile.
+        let Some(entry) = part.queue.lock().remove(&due) else {
+            continue;
+        };
         match entry {
             DueTimer::Signal { process, id } => {
                 if let Some(process) = process.upgrade() {
@@ -279,14 +324,9 @@ pub(super) fn enqueue(process: &Arc<Process>, id: Id, deadline: Duration, genera
 }
 
 fn insert(due: Due, entry: DueTimer) {
-    let is_first = {
-        let mut queue = QUEUE.lock();
-        queue.insert(due, entry);
-        queue
-            .first_key_value()
-            .is_some_and(|(first, _)| *first == due)
-    };
-    if is_first {
+    part_of(due.number()).queue.lock().insert(due, entry);
+    fence(SeqCst);
+    if due.deadline().as_nanos() as u64 <= SLEEPS_UNTIL.load(Relaxed) {
         CHANGED.wake_all();
     }
 }
@@ -296,7 +336,7 @@ pub(super) fn dequeue(deadline: Duration, generation: u64) {
 }
 
 fn remove(due: Due) {
-    let gone = QUEUE.lock().remove(&due);
+    let gone = part_of(due.number()).queue.lock().remove(&due);
     drop(gone);
 }
 

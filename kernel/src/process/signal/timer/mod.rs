@@ -20,8 +20,8 @@ use core::{sync::atomic::Ordering::Relaxed, time::Duration};
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::time;
 
-use due::{GENERATION, dequeue, enqueue};
 pub use due::{Punctual, WakeUp, clock_was_set, dropped, start, taken};
+use due::{dequeue, enqueue, new_generation};
 use list::Timer;
 pub use list::{Clock, Id, Notify, Setting, Timers};
 
@@ -177,7 +177,7 @@ pub fn set(process: &Arc<Process>, id: Id, new: Setting, absolute: bool) -> Resu
     } else {
         Some(new.value)
     };
-    let generation = GENERATION.fetch_add(1, Relaxed);
+    let generation = new_generation();
     let (before, is_silent) = timers.when_sent(|list| {
         let timer = list.iter_mut().find(|t| t.id == id).ok_or(Errno::EINVAL)?;
         if timer.sending > 0 {
