@@ -34,7 +34,9 @@
 
 use alloc::sync::{Arc, Weak};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{
+    AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
 
 use super::entries::{entry, load};
 use super::format::{ENTRIES, LEAF_SPAN, Pte, span};
@@ -67,35 +69,59 @@ const MOST_REGIONS: usize = span(3) / *REGIONS.start();
 /// Groups at most: 4 frames each, taken for programs and charged to none of them.
 const MOST_GROUPS: usize = 64;
 
-/// The size of new groups' regions in bytes; 0: no space is small.
-static REGION: AtomicUsize = AtomicUsize::new(0);
-/// Whether programs of different users may have regions of one group.
-static IS_SHARED: AtomicBool = AtomicBool::new(false);
+/// Which spaces are small.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum SmallSpaces {
+    /// None.
+    #[default]
+    None,
+    /// Those of 32-bit programs, beside others of the same user.
+    OfUsers,
+    /// Those of 32-bit programs, beside any.
+    Shared,
+}
+
+/// Which spaces that begin from now on are small.
+static SPACES: AtomicU8 = AtomicU8::new(SmallSpaces::None as u8);
+/// The size of new groups' regions in bytes.
+static REGION: AtomicUsize = AtomicUsize::new(DEFAULT_REGION);
+/// Programs that are linked to a fixed address begin at 128 MiB.
+const DEFAULT_REGION: usize = 256 << 20;
+
+/// Sets which spaces that begin from now on are small.
+pub fn set_small_spaces(spaces: SmallSpaces) {
+    SPACES.store(spaces as u8, Ordering::Relaxed);
+}
+
+/// Which spaces that begin now are small.
+pub fn small_spaces() -> SmallSpaces {
+    let all = [SmallSpaces::OfUsers, SmallSpaces::Shared];
+    let now = SPACES.load(Ordering::Relaxed);
+    let known = all.into_iter().find(|it| *it as u8 == now);
+    known.unwrap_or_default()
+}
+
+/// Sets the size of the regions of new groups, in bytes.
+///
+/// # Panics
+/// If it is not a power of two in [`REGIONS`].
+pub fn set_region(bytes: usize) {
+    assert!(
+        bytes.is_power_of_two() && REGIONS.contains(&bytes),
+        "regions of {bytes} bytes"
+    );
+    REGION.store(bytes, Ordering::Relaxed);
+}
+
+/// The size of the regions of new groups, in bytes.
+pub fn region() -> usize {
+    REGION.load(Ordering::Relaxed)
+}
 
 /// The groups that there are.
 static GROUPS: SpinLock<[Weak<Group>; MOST_GROUPS]> =
     SpinLock::new(Rank::Leaf, [const { Weak::new() }; MOST_GROUPS]);
-
-/// Has 32-bit programs that start from now on be small in regions of `bytes`, a power of two in
-/// [`REGIONS`], or none with 0. `shared`: programs of different users may be neighbours.
-///
-/// # Panics
-/// If there can be no such regions.
-pub fn set_regions(bytes: usize, shared: bool) {
-    assert!(
-        bytes == 0 || bytes.is_power_of_two() && REGIONS.contains(&bytes),
-        "regions of {bytes} bytes"
-    );
-    REGION.store(bytes, Ordering::Relaxed);
-    IS_SHARED.store(shared, Ordering::Relaxed);
-}
-
-/// The size of the regions that programs get from now on, and whether different users share them:
-/// see [`set_regions`].
-pub fn regions() -> (usize, bool) {
-    let bytes = REGION.load(Ordering::Relaxed);
-    (bytes, IS_SHARED.load(Ordering::Relaxed))
-}
 
 /// Why a small space became large.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -265,6 +291,8 @@ pub(super) struct Place {
     /// promoted: a CPU that has found the group takes them from here.
     base: AtomicUsize,
     size: AtomicUsize,
+    /// The user for whom it has joined.
+    user: AtomicU32,
     /// The end of the addresses that the program may use without a group.
     end: AtomicUsize,
 }
@@ -276,6 +304,7 @@ impl Default for Place {
             table: AtomicU32::new(NONE),
             base: AtomicUsize::new(0),
             size: AtomicUsize::new(0),
+            user: AtomicU32::new(0),
             end: AtomicUsize::new(USER_END.0),
         }
     }
@@ -373,10 +402,13 @@ impl Pmap {
     /// # Panics
     /// If it has page tables.
     pub fn join(&self, user: u32, beside: Option<&Pmap>) -> bool {
-        let (size, is_shared) = regions();
-        if size == 0 {
-            return false;
-        }
+        let size = region();
+        let is_shared = match small_spaces() {
+            SmallSpaces::None => return false,
+            SmallSpaces::OfUsers => false,
+            SmallSpaces::Shared => true,
+        };
+        self.place.user.store(user, Ordering::Relaxed);
         let near = beside.map(|it| it.place.group.load(Ordering::SeqCst).cast_const());
         if let Some((group, region)) = find_region(near, user, size, is_shared) {
             self.enter_region(group, region);
@@ -402,6 +434,16 @@ impl Pmap {
             }
             _ => false,
         }
+    }
+
+    /// As [`join`](Pmap::join) for the child of a small pmap: of the same user, beside its parent if
+    /// there is room.
+    ///
+    /// # Panics
+    /// As [`join`](Pmap::join).
+    pub fn join_as(&self, parent: &Pmap) -> bool {
+        let user = parent.place.user.load(Ordering::Relaxed);
+        parent.is_small() && self.join(user, Some(parent))
     }
 
     /// The region is the pmap's from now on.
@@ -506,7 +548,8 @@ pub fn group_from(from: usize) -> Option<(usize, GroupState)> {
 /// Forgets an earlier machine's groups. The machine has one CPU and no task yet.
 #[cfg(not(target_os = "none"))]
 pub(super) fn start() {
-    set_regions(0, false);
+    set_small_spaces(SmallSpaces::None);
+    set_region(DEFAULT_REGION);
     // Their tables were in that machine's memory.
     GROUPS.lock().fill_with(Weak::new);
 }

@@ -47,7 +47,8 @@ mod transfer;
 pub use crate::addr::{Access, Prot};
 pub use extract::Resident;
 pub use group::{
-    AREA, GroupState, Promotion, REGIONS, group_from, regions, set_regions,
+    AREA, GroupState, Promotion, REGIONS, SmallSpaces, group_from, region, set_region,
+    set_small_spaces, small_spaces,
 };
 pub use large::{LargeKind, large_pages, large_shared_pages, large_splits};
 pub(crate) use loaded::{activate, leave};

@@ -220,7 +220,7 @@ impl Pmap {
         va: VirtAddr,
         fill: impl FnOnce(&Leaf) -> Pte,
     ) -> Result<Option<Leaf>, OutOfMemory> {
-        assert!(va < self.end(), "{va:?} is not an address of the program");
+        assert!(va < self.end(), "{va:?} is not an address of a program");
         let mut frames = self.lock.lock();
         let mut leaf = None;
         if self.place.is_small() {

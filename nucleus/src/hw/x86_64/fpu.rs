@@ -15,6 +15,7 @@ use super::cpu::{self, Features, features, msr, write_msr};
 use super::gdt::{self, FIRST_TLS, USER_CODE, USER_CODE_32, USER_DATA};
 use super::{mitigations, percpu};
 use crate::hw::registers::{Registers, Selectors, TLS_SEGMENTS};
+use crate::hw::user_context::MOST_TURNS;
 use crate::hw::{Window, segment};
 use crate::{OutOfMemory, speculation};
 
@@ -522,7 +523,8 @@ impl UserState {
             }
         }
         let at = regs.fingerprint();
-        if used == 0 || !window.is_small() || at == inner.turned_at && inner.turns != 0 {
+        let is_again = at == inner.turned_at && inner.turns != 0;
+        if used == 0 || !window.is_small() || is_again || inner.turns >= MOST_TURNS {
             return false;
         }
         inner.turned_at = at;
