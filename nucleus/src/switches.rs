@@ -256,20 +256,15 @@ pub const SWITCHES: &[Switch] = &[
             SmallSpaces::Shared => [2, 0],
         },
         set: |[n, _]| {
-            const SPACES: [SmallSpaces; 3] = [
-                SmallSpaces::None,
-                SmallSpaces::OfUsers,
-                SmallSpaces::Shared,
-            ];
+            const SPACES: [SmallSpaces; 3] =
+                [SmallSpaces::None, SmallSpaces::OfUsers, SmallSpaces::Shared];
             pmap::set_small_spaces(SPACES[n as usize]);
             Ok(())
         },
     },
     Switch {
         name: "region",
-        values: OneOf(&[
-            "4M", "8M", "16M", "32M", "64M", "128M", "256M", "512M",
-        ]),
+        values: OneOf(&["4M", "8M", "16M", "32M", "64M", "128M", "256M", "512M"]),
         default: "256M",
         is_live: true,
         get: || [(pmap::region() / pmap::REGIONS.start()).ilog2(), 0],

@@ -18,7 +18,12 @@ fn narrow(source: &str, name: &str) {
     let status = Command::new(&compiler)
         .args(["-m32", "-O1", "-Wall", "-Wextra", "-Werror"])
         .args(["-ffreestanding", "-fno-stack-protector", "-fno-pic"])
-        .args(["-fno-asynchronous-unwind-tables", "-static", "-no-pie", "-nostdlib"])
+        .args([
+            "-fno-asynchronous-unwind-tables",
+            "-static",
+            "-no-pie",
+            "-nostdlib",
+        ])
         // Where the smallest region has it, too.
         .args(["-Wl,-Ttext-segment=0x100000", "-Wl,--build-id=none"])
         .args([source, "-o"])

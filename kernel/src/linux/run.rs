@@ -85,7 +85,7 @@ fn floating_exceptions(context: &mut UserContext, x87: bool) -> u64 {
 /// A fault or another exception.
 fn trapped(thread: &Arc<Thread>, own: &mut Own, context: &mut UserContext, mut event: Event) {
     let mut failed: Option<Fault> = None;
-    if leaves_region(own, context, event) {
+    if own.space.map().is_small() && leaves_region(own, context, event) {
         return;
     }
     match event {

@@ -28,7 +28,10 @@ pub mod processor;
 pub mod registers;
 #[cfg_attr(
     not(target_os = "none"),
-    allow(dead_code, reason = "programs of the simulated machine have no segments")
+    allow(
+        dead_code,
+        reason = "programs of the simulated machine have no segments"
+    )
 )]
 pub(crate) mod segment;
 #[cfg(not(target_os = "none"))]

@@ -73,8 +73,16 @@ impl Registers {
     pub(crate) fn fingerprint(&self) -> u64 {
         // 32-bit programs have no others.
         let own = [
-            self.rax, self.rbx, self.rcx, self.rdx, self.rsi, self.rdi, self.rbp, self.rsp,
-            self.rip, self.rflags,
+            self.rax,
+            self.rbx,
+            self.rcx,
+            self.rdx,
+            self.rsi,
+            self.rdi,
+            self.rbp,
+            self.rsp,
+            self.rip,
+            self.rflags,
         ];
         // The prime of FNV-1a.
         own.iter().fold(0xcbf2_9ce4_8422_2325, |sum: u64, it| {

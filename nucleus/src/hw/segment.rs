@@ -26,7 +26,10 @@ const PAGE: u64 = 4096;
 
 /// The bits of a base and a limit, which has 20 bits in bytes or, with [`IN_PAGES`], in pages.
 fn place(base: u64, limit: u64) -> u64 {
-    limit & 0xffff | (base & 0xff_ffff) << 16 | (limit >> 16 & 0xf) << 48 | (base >> 24 & 0xff) << 56
+    limit & 0xffff
+        | (base & 0xff_ffff) << 16
+        | (limit >> 16 & 0xf) << 48
+        | (base >> 24 & 0xff) << 56
 }
 
 /// The descriptors of a region: of code, data, and none of 64-bit code.
@@ -68,7 +71,7 @@ pub(crate) fn in_region(descriptor: u64, window: Window, turned: bool) -> u64 {
     let expands_down = descriptor & EXPANDS_DOWN != 0;
     let rest = descriptor & !PLACE;
     let moved = base + window.base as u64;
-    if !expands_down && !(turned && has_both_signs(descriptor)) {
+    if !(expands_down || turned && has_both_signs(descriptor)) {
         let last = limit(descriptor).min(end - base - 1);
         return match last >= 1 << 20 {
             false => rest | place(moved, last),
@@ -129,8 +132,25 @@ mod tests {
     #[test]
     fn no_segment_leads_out_of_the_region() {
         let end = WINDOW.end as u64;
-        let bases = [0, 1, 0xfff, 0x1000, 0x12_3456, end - 4096, end - 1, end, end + 1, ALL - 1];
-        let limits = [(0, false), (0xf_ffff, false), (0xf_ffff, true), (0, true), (0x3fff, true)];
+        let bases = [
+            0,
+            1,
+            0xfff,
+            0x1000,
+            0x12_3456,
+            end - 4096,
+            end - 1,
+            end,
+            end + 1,
+            ALL - 1,
+        ];
+        let limits = [
+            (0, false),
+            (0xf_ffff, false),
+            (0xf_ffff, true),
+            (0, true),
+            (0x3fff, true),
+        ];
         for base in bases {
             for (bound, in_pages) in limits {
                 for down in [false, true] {
@@ -138,7 +158,10 @@ mod tests {
                     for turned in [false, true] {
                         let moved = in_region(own, WINDOW, turned);
                         let edges = [0, limit(moved), limit(moved) + 1, ALL - 1, end, ALL - end];
-                        for offset in edges.into_iter().flat_map(|it| [it.saturating_sub(1), it, it + 1]) {
+                        for offset in edges
+                            .into_iter()
+                            .flat_map(|it| [it.saturating_sub(1), it, it + 1])
+                        {
                             if offset < ALL && allows(moved, offset) {
                                 let at = linear(moved, offset);
                                 assert!(is_inside(at), "{own:#x} {moved:#x} {offset:#x} {at:#x}");

@@ -34,9 +34,7 @@
 
 use alloc::sync::{Arc, Weak};
 use core::ptr::null_mut;
-use core::sync::atomic::{
-    AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
-};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::entries::{entry, load};
 use super::format::{ENTRIES, LEAF_SPAN, Pte, span};

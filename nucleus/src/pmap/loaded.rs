@@ -143,10 +143,9 @@ pub(super) fn reload(cpu: usize) {
     // SAFETY: the slot holds a handle, and only this CPU changes it.
     if let Some(pmap) = unsafe { slot.pmap.load(Ordering::Relaxed).as_ref() } {
         let group = pmap.group().map_or(core::ptr::null(), core::ptr::from_ref);
-        if group != slot.group.load(Ordering::Relaxed).cast_const() {
-            load(cpu, pmap);
-        } else {
-            machine::set_window(pmap.place.window(pmap.group()));
+        match group == slot.group.load(Ordering::Relaxed).cast_const() {
+            true => machine::set_window(pmap.place.window(pmap.group())),
+            false => load(cpu, pmap),
         }
     }
     machine::irqs_restore(irqs);
@@ -186,8 +185,7 @@ fn unload(cpu: usize) {
         slot.pmap.store(core::ptr::null_mut(), Ordering::Relaxed);
         leave_group(
             cpu,
-            slot.group
-                .swap(core::ptr::null_mut(), Ordering::Relaxed),
+            slot.group.swap(core::ptr::null_mut(), Ordering::Relaxed),
         );
         give_up(loaded, cpu, false);
     }

@@ -110,7 +110,9 @@ impl Pmap {
         let complete = match fork_mode() {
             // A table of level 1 maps the same addresses of all programs that share it, but not the
             // same linear ones in two regions.
-            Fork::Share if !self.is_small() => self.share_with(&mut child, spans, least, pending)?,
+            Fork::Share if !self.is_small() => {
+                self.share_with(&mut child, spans, least, pending)?
+            }
             Fork::Share | Fork::Copy => false,
         };
         Ok((PmapRef::new(child), complete))

@@ -155,9 +155,8 @@ impl Layout {
             Randomness::Everything => HEAP_RANDOM,
         };
         let random = |pages| if pages == 0 { 0 } else { random_pages(pages) };
-        let stack_room = stack.next_multiple_of(PAGE_SIZE)
-            + GUARD_GAP
-            + ((stack_random as usize) << PAGE_SHIFT);
+        let stack_room =
+            stack.next_multiple_of(PAGE_SIZE) + GUARD_GAP + ((stack_random as usize) << PAGE_SHIFT);
         // The random part is far smaller than what remains above the largest room for stacks.
         let mmap_top = (end.0 - stack_room - random(mmap_random)) & !(PAGE_SIZE - 1);
         Layout {

@@ -61,7 +61,9 @@ const MOVEMENTS: &[&str] = &[
 /// `/proc/causeway`, with the files that floors above add.
 pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
     let table = switches::all()
-        .filter(|switch| ![EPHEMERAL, IOMMU, FBUF, ptcache::NAME, spaces::NAME].contains(&switch.name))
+        .filter(|switch| {
+            ![EPHEMERAL, IOMMU, FBUF, ptcache::NAME, spaces::NAME].contains(&switch.name)
+        })
         .fold(Table::new(), |table, switch| {
             table.with(switch.name, setting(switch))
         })

@@ -181,7 +181,11 @@ pub fn set_program(
     descriptors: &[u64; crate::hw::registers::TLS_SEGMENTS],
 ) {
     let programs = match window.is_small() {
-        false => [SEGMENTS[PROGRAMS], SEGMENTS[PROGRAMS + 1], SEGMENTS[PROGRAMS + 2]],
+        false => [
+            SEGMENTS[PROGRAMS],
+            SEGMENTS[PROGRAMS + 1],
+            SEGMENTS[PROGRAMS + 2],
+        ],
         true => segment::of_region(window),
     };
     // SAFETY: only this CPU touches its table, and no interrupt comes between; the descriptors are

@@ -167,7 +167,13 @@ fn a_promoted_space_has_its_mappings_again() {
 /// Spaces of a group change at once, become large, end and are followed by others.
 #[test]
 fn a_group_changes_at_once() {
-    on_machines("a group changes at once", [1, 2, 3, 4], 1536, 24, change_a_group);
+    on_machines(
+        "a group changes at once",
+        [1, 2, 3, 4],
+        1536,
+        24,
+        change_a_group,
+    );
 }
 
 fn change_a_group() {
@@ -186,11 +192,14 @@ fn change_a_group() {
                 let page = below(SMALL_PAGES);
                 let frame = &frames[below(frames.len())];
                 match below(12) {
-                    0..4 => pmap.enter(at(page), frame, random_prot(), &mut pending).unwrap(),
+                    0..4 => pmap
+                        .enter(at(page), frame, random_prot(), &mut pending)
+                        .unwrap(),
                     4 => {
                         // Free as soon as it is unmapped.
                         let own = tagged_frames(1).remove(0);
-                        pmap.enter(at(page), &own, random_prot(), &mut pending).unwrap();
+                        pmap.enter(at(page), &own, random_prot(), &mut pending)
+                            .unwrap();
                     }
                     5 => pmap.remove(page_at(at(page)), &mut pending),
                     6 => pmap.remove(everything(), &mut pending),
@@ -228,7 +237,13 @@ fn change_a_group() {
 /// Threads of one space copy while it becomes large; pages come by faults.
 #[test]
 fn copies_go_on_in_a_space_that_is_promoted() {
-    on_machines("copies and promotion", [2, 3, 4], 1024, 24, copy_and_promote);
+    on_machines(
+        "copies and promotion",
+        [2, 3, 4],
+        1024,
+        24,
+        copy_and_promote,
+    );
 }
 
 /// What the fault hook maps: the space and its pages. A fault locks it as it would a map.
@@ -254,7 +269,9 @@ fn copy_and_promote() {
     let other = small(Some(&pmap));
     let others = tagged_frames(1).remove(0);
     let mut pending = Pending::new();
-    other.enter(at(0), &others, READ_WRITE, &mut pending).unwrap();
+    other
+        .enter(at(0), &others, READ_WRITE, &mut pending)
+        .unwrap();
     *FAULTS.lock() = Some((pmap.clone(), tagged_frames(SMALL_PAGES)));
     let gate = Gate::new();
     for me in 0..2u8 {
@@ -302,7 +319,9 @@ fn a_small_spaces_child_gets_nothing_shared() {
         let frame = tagged_frames(1).remove(0);
         let parent = small(None);
         let mut pending = Pending::new();
-        parent.enter(at(0), &frame, READ_WRITE, &mut pending).unwrap();
+        parent
+            .enter(at(0), &frame, READ_WRITE, &mut pending)
+            .unwrap();
         let (child, complete) = parent.fork(&mut all_tables(), 0, &mut pending).unwrap();
         assert!(!complete && child.extract(at(0)).is_none());
         assert!(child.join(USER, Some(&parent)));

@@ -10,9 +10,15 @@ use crate::proc::only_causeway;
 use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
-    ("small: programs see what they see in large spaces", sees_the_same),
+    (
+        "small: programs see what they see in large spaces",
+        sees_the_same,
+    ),
     ("small: what outgrows a region becomes large", outgrows),
-    ("small: neighbours are switched to without a root", ping_pong),
+    (
+        "small: neighbours are switched to without a root",
+        ping_pong,
+    ),
     ("small: neighbours are of one user, unless all share", users),
     ("small: a map ends where the region does", maps),
     ("small: private programs have no neighbours", is_private),
@@ -41,7 +47,11 @@ fn run(way: &str, number: usize) -> Outcome {
         .args([way, &number.to_string()])
         .output()?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    ensure!(output.status.success(), "{way} {number}: {:?}, {said}", output.status);
+    ensure!(
+        output.status.success(),
+        "{way} {number}: {:?}, {said}",
+        output.status
+    );
     Ok(())
 }
 
@@ -49,7 +59,10 @@ fn run(way: &str, number: usize) -> Outcome {
 fn with_spaces(mode: &str, region: &str, test: impl FnOnce() -> Outcome) -> Outcome {
     only_causeway()?;
     let before = read_text(SPACES)?;
-    let before = before.lines().next().and_then(|line| line.strip_prefix("mode "));
+    let before = before
+        .lines()
+        .next()
+        .and_then(|line| line.strip_prefix("mode "));
     let before = before.ok_or("no mode")?.to_owned();
     let old_region = read_text(REGION)?;
     fs::write(SPACES, mode)?;
@@ -73,7 +86,9 @@ fn groups() -> Result<Vec<String>> {
 
 /// Bytes of a region.
 fn bytes(region: &str) -> Result<usize> {
-    let mebibytes = region.strip_suffix('M').and_then(|it| it.parse::<usize>().ok());
+    let mebibytes = region
+        .strip_suffix('M')
+        .and_then(|it| it.parse::<usize>().ok());
     Ok(mebibytes.ok_or("a region in M")? << 20)
 }
 
@@ -138,13 +153,20 @@ fn ping_pong() -> Outcome {
     with_spaces("small", "64M", || {
         child(|| {
             pin(0)?;
-            let names = ["switches_without_load", "switches_with_load", "switches_with_flush"];
+            let names = [
+                "switches_without_load",
+                "switches_with_load",
+                "switches_with_flush",
+            ];
             let counts = || -> Result<Vec<u64>> { names.iter().map(|name| count(name)).collect() };
             let before = counts()?;
             run("pingpong", ROUNDS as usize)?;
             let now = counts()?;
             let [stayed, loaded, flushed] = [0, 1, 2].map(|i| now[i] - before[i]);
-            ensure!(stayed >= 2 * ROUNDS - 10, "{stayed} switches without a load");
+            ensure!(
+                stayed >= 2 * ROUNDS - 10,
+                "{stayed} switches without a load"
+            );
             // The tick, the start and the end; other CPUs, where others of the kernel's tasks run.
             ensure!(loaded < ROUNDS / 4, "{loaded} switches with a load");
             ensure!(flushed < ROUNDS / 4, "{flushed} switches with a flush");
@@ -163,7 +185,11 @@ fn waiting(user: u32) -> Result<Child> {
         .stdout(Stdio::piped())
         .spawn()?;
     let mut ready = [0; 6];
-    child.stdout.as_mut().ok_or("no output")?.read_exact(&mut ready)?;
+    child
+        .stdout
+        .as_mut()
+        .ok_or("no output")?
+        .read_exact(&mut ready)?;
     Ok(child)
 }
 
@@ -176,18 +202,27 @@ fn end(mut child: Child) -> Outcome {
 
 fn users() -> Outcome {
     with_spaces("small", "256M", || {
-        let children = [1001, 1001, 1002].map(waiting).into_iter().collect::<Result<Vec<_>>>()?;
+        let children = [1001, 1001, 1002]
+            .map(waiting)
+            .into_iter()
+            .collect::<Result<Vec<_>>>()?;
         let groups_now = groups()?;
         let of = |user: u32, in_use: usize| {
             let wanted = format!(" user {user} region 256M regions 4 in_use {in_use} ");
-            groups_now.iter().filter(|line| line.contains(&wanted)).count()
+            groups_now
+                .iter()
+                .filter(|line| line.contains(&wanted))
+                .count()
         };
         equal!((of(1001, 2), of(1002, 1)), (1, 1), groups_now);
         children.into_iter().try_for_each(end)
     })?;
     with_spaces("small,shared", "256M", || {
         let before = groups()?.len();
-        let children = [1001, 1002].map(waiting).into_iter().collect::<Result<Vec<_>>>()?;
+        let children = [1001, 1002]
+            .map(waiting)
+            .into_iter()
+            .collect::<Result<Vec<_>>>()?;
         let groups_now = groups()?;
         ensure!(groups_now.len() <= before.max(1), "{groups_now:?}");
         children.into_iter().try_for_each(end)
