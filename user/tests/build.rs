@@ -7,30 +7,6 @@ use std::process::Command;
 fn main() {
     compile("../libcauseway", "causeway.h", "lend");
     compile("../libfbuf", "fbuf.h", "echo");
-    narrow("src/narrow/small/program.c", "small32");
-}
-
-/// Compiles a 32-bit program that needs no library.
-fn narrow(source: &str, name: &str) {
-    println!("cargo::rerun-if-changed={source}");
-    let folder = env::var("OUT_DIR").expect("cargo sets it");
-    let compiler = env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-    let status = Command::new(&compiler)
-        .args(["-m32", "-O1", "-Wall", "-Wextra", "-Werror"])
-        .args(["-ffreestanding", "-fno-stack-protector", "-fno-pic"])
-        .args([
-            "-fno-asynchronous-unwind-tables",
-            "-static",
-            "-no-pie",
-            "-nostdlib",
-        ])
-        // Where the smallest region has it, too.
-        .args(["-Wl,-Ttext-segment=0x100000", "-Wl,--build-id=none"])
-        .args([source, "-o"])
-        .arg(Path::new(&folder).join(name))
-        .status()
-        .unwrap_or_else(|why| panic!("{compiler}: {why}"));
-    assert!(status.success(), "{source} was not compiled");
 }
 
 /// Compiles `examples/NAME.c` of a library as the function `NAME_example`.

@@ -1,6 +1,6 @@
-/* A 32-bit program without a C library, for `small/mod.rs`: looks at its own address space and grows out
-   of what a region has. Ends with 0 if everything is as in a space of its own; else it names what is
-   not. The first argument says what to do, the second one is a number. */
+/* A 32-bit program without a C library: it looks at its own address space, and grows out of what a
+   region has. Ends with 0 if everything is as in a space of its own; else it names what is not. The
+   first argument says what to do, the second one is a number. */
 
 typedef unsigned int u32;
 typedef unsigned char u8;
@@ -25,7 +25,7 @@ static int call(int n, int a, int b, int c, int d, int e, int f)
 #define CALL4(n, a, b, c, d) call(n, (int)(a), (int)(b), (int)(c), (int)(d), 0, 0)
 
 enum {
-    EXIT = 1, FORK = 2, READ = 3, WRITE = 4, OPEN = 5, WAITPID = 7, GETPID = 20, KILL = 37, PIPE = 42,
+    EXIT = 1, FORK = 2, READ = 3, WRITE = 4, CLOSE = 6, WAITPID = 7, GETPID = 20, KILL = 37, PIPE = 42,
     BRK = 45, MUNMAP = 91, CLONE = 120, MPROTECT = 125, YIELD = 158, MREMAP = 163, SIGACTION = 174,
     MMAP2 = 192, GETTID = 224, FUTEX = 240, SET_THREAD_AREA = 243, EXIT_GROUP = 252,
 };
@@ -213,7 +213,7 @@ static void grow_block(u32 mebibytes)
     int moved = CALL4(MREMAP, block, 1 << 20, mebibytes << 20, 1);
     check((u32)moved < 0xfffff000, "mremap", (u32)moved);
     verify((u8 *)moved, 1 << 20, 2, "a moved block");
-    fill((u8 *)moved, mebibytes << 20, 3);
+    fill((u8 *)moved + ((mebibytes - 1) << 20), 1 << 20, 3);
 }
 
 static u32 recurse(u32 depth)
@@ -336,9 +336,36 @@ static const struct {
 } WAYS[] = {
     {"basics", basics}, {"grow", grow}, {"fixed", grow_fixed}, {"block", grow_block}, {"stack", stack},
     {"segments", segments}, {"threads", threads}, {"pingpong", ping_pong},
+    {"serve", serve},
 };
 
-/* Fills and prints what it has, until it is told to go on. */
+/* Round trips of a byte between two processes, as many as each word of the input says; then a byte
+   of output. */
+static void serve(u32 unused)
+{
+    (void)unused;
+    int there[2], back[2];
+    check(CALL1(PIPE, there) == 0 && CALL1(PIPE, back) == 0, "pipe", 0);
+    char byte = 0;
+    int child = CALL0(FORK);
+    if (child == 0) {
+        CALL1(CLOSE, there[1]);
+        while (CALL3(READ, there[0], &byte, 1) == 1)
+            check(CALL3(WRITE, back[1], &byte, 1) == 1, "write", 0);
+        CALL1(EXIT_GROUP, 0);
+    }
+    CALL1(CLOSE, there[0]);
+    u32 rounds;
+    while (CALL3(READ, 0, &rounds, 4) == 4) {
+        for (u32 i = 0; i < rounds; i++) {
+            check(CALL3(WRITE, there[1], &byte, 1) == 1, "write", i);
+            check(CALL3(READ, back[0], &byte, 1) == 1, "read", i);
+        }
+        check(CALL3(WRITE, 1, &byte, 1) == 1, "write", rounds);
+    }
+}
+
+/* Fills what it has, until it is told to go on. */
 static void wait_for_input(u32 unused)
 {
     (void)unused;
