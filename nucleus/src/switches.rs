@@ -13,7 +13,7 @@ use crate::{
     },
     hw::{DirectMap, iommu::Policy, machine, mebibytes},
     mem::{domain, frame},
-    pmap::{self, Coherence, Fork},
+    pmap::{self, Coherence, Fork, SmallSpaces},
     task,
 };
 
@@ -244,6 +244,34 @@ pub const SWITCHES: &[Switch] = &[
         get: || [u32::from(machine::tags() == 0), 0],
         // The start has read it.
         set: |_| Ok(()),
+    },
+    Switch {
+        name: "spaces",
+        values: OneOf(&["large", "small", "small,shared"]),
+        default: "large",
+        is_live: true,
+        get: || match pmap::small_spaces() {
+            SmallSpaces::None => [0, 0],
+            SmallSpaces::OfUsers => [1, 0],
+            SmallSpaces::Shared => [2, 0],
+        },
+        set: |[n, _]| {
+            const SPACES: [SmallSpaces; 3] =
+                [SmallSpaces::None, SmallSpaces::OfUsers, SmallSpaces::Shared];
+            pmap::set_small_spaces(SPACES[n as usize]);
+            Ok(())
+        },
+    },
+    Switch {
+        name: "region",
+        values: OneOf(&["4M", "8M", "16M", "32M", "64M", "128M", "256M", "512M"]),
+        default: "256M",
+        is_live: true,
+        get: || [(pmap::region() / pmap::REGIONS.start()).ilog2(), 0],
+        set: |[n, _]| {
+            pmap::set_region(pmap::REGIONS.start() << n);
+            Ok(())
+        },
     },
     Switch {
         name: "fork",

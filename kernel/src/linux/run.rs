@@ -4,6 +4,7 @@ use alloc::{string::String, sync::Arc};
 
 use nucleus::{
     Access,
+    pmap::Promotion,
     task::{self, Task},
     trap::{Event, UserContext},
 };
@@ -84,6 +85,9 @@ fn floating_exceptions(context: &mut UserContext, x87: bool) -> u64 {
 /// A fault or another exception.
 fn trapped(thread: &Arc<Thread>, own: &mut Own, context: &mut UserContext, mut event: Event) {
     let mut failed: Option<Fault> = None;
+    if own.space.map().is_small() && leaves_region(own, context, event) {
+        return;
+    }
     match event {
         Event::PageFault {
             addr,
@@ -126,6 +130,28 @@ fn trapped(thread: &Arc<Thread>, own: &mut Own, context: &mut UserContext, mut e
         log_if_deadly(thread, own, context, &info);
         force(thread, info);
     }
+}
+
+/// The vectors by which the processor refuses an access beyond a segment's limit, or a selector.
+const STACK: u8 = 12;
+const PROTECTION: u8 = 13;
+
+/// A program in a small space may have met the end of its region: it becomes large, and tries again.
+/// What it gets then is what it would have got without a region.
+#[cold]
+fn leaves_region(own: &Own, context: &UserContext, event: Event) -> bool {
+    let map = own.space.map();
+    let is_refused = match event {
+        Event::Exception { vector, .. } => vector == STACK || vector == PROTECTION,
+        // Where the processor checks no limits.
+        Event::PageFault { addr, .. } => addr >= map.pmap().end(),
+        _ => false,
+    };
+    is_refused
+        && map.promote(match context.has_turned_too_often() {
+            true => Promotion::Segments,
+            false => Promotion::Access,
+        })
 }
 
 /// A line in the log for a fault that is going to end the process.

@@ -9,7 +9,11 @@ use core::sync::atomic::{
 use abi::{Errno, Result};
 use fbuf::region::Domain;
 use fs::{Location, Running};
-use nucleus::{VirtRange, sync::OnceArc};
+use nucleus::{
+    VirtRange,
+    pmap::{self, Promotion, SmallSpaces},
+    sync::OnceArc,
+};
 use vm::Map;
 
 use crate::process::exec::elf::Class;
@@ -143,14 +147,23 @@ impl Space {
         self.map.pmap().set_trust(Some(user));
     }
 
-    /// They serve no other program.
+    /// They serve no other program. In a small space it has no neighbours any more, unless all
+    /// programs may be neighbours.
     pub fn distrust(&self) {
         self.map.pmap().set_trust(None);
+        self.leave_neighbours();
+    }
+
+    fn leave_neighbours(&self) {
+        if pmap::small_spaces() != SmallSpaces::Shared {
+            self.map.promote(Promotion::User);
+        }
     }
 
     /// Its memory holds data that its user may not read: as after a set-id program.
     pub fn make_private(&self) {
         self.set_dumpable(SET_ID_DUMPABLE.load(Relaxed));
+        self.leave_neighbours();
     }
 
     /// Whether other processes of its user may look into it.

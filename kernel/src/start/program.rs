@@ -123,6 +123,7 @@ pub fn start(
         limits: &limits,
         personality: 0,
         withheld: exec::rights::Withheld::default(),
+        beside: None,
         held: exec::held::Held::new(),
     })
     .map_err(&of_program)?;

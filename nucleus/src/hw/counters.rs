@@ -96,6 +96,23 @@ crate::counters! {
     space_switches,
     /// Those after which the CPU still has what it held of the space (PCID).
     space_switches_kept,
+    /// Switches between small spaces of one group: no root was loaded, and nothing was flushed.
+    small_switches,
+    /// Spaces that took a region of a group.
+    small_joins,
+    /// Small spaces that became large: a mapping had no room.
+    promotions_mapping,
+    /// A mapping was to be at a fixed address beyond the region.
+    promotions_fixed,
+    /// The program ran into a general protection fault, as by an access beyond the region.
+    promotions_access,
+    /// A segment of its own was turned round too often.
+    promotions_segments,
+    /// The process became another user's.
+    promotions_user,
+    /// Segments of programs in small spaces that were turned round, to serve offsets of the other
+    /// sign.
+    segments_turned,
     /// Branch predictions dropped between programs that do not trust each other (IBPB).
     prediction_barriers,
     /// Task switches.

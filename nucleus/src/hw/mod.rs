@@ -26,6 +26,14 @@ pub(crate) mod places;
 pub mod power;
 pub mod processor;
 pub mod registers;
+#[cfg_attr(
+    not(target_os = "none"),
+    allow(
+        dead_code,
+        reason = "programs of the simulated machine have no segments"
+    )
+)]
+pub(crate) mod segment;
 #[cfg(not(target_os = "none"))]
 pub mod sim;
 pub mod user_context;
@@ -59,6 +67,41 @@ impl Tag {
         number: 0,
         keeps: false,
     };
+}
+
+/// What a program's addresses are to the CPU that runs it: linear ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Window {
+    /// Added to an address of the program, it is the linear one; not 0 in small spaces only.
+    pub(crate) base: usize,
+    /// The end of the addresses that the program may use.
+    pub(crate) end: usize,
+}
+
+impl Window {
+    /// All addresses of programs, as they are.
+    pub(crate) const ALL: Window = Window {
+        base: 0,
+        end: crate::addr::USER_END.0,
+    };
+
+    /// Whether it is a region of a small space, which segments keep the program in.
+    #[inline]
+    #[cfg_attr(not(target_os = "none"), allow(dead_code))]
+    pub(crate) fn is_small(self) -> bool {
+        self.base != 0
+    }
+
+    /// The program's address for a linear one that the CPU names; an address that is no program's
+    /// for one before the region.
+    #[inline]
+    pub(crate) fn program_address(self, linear: crate::VirtAddr) -> crate::VirtAddr {
+        match self.base {
+            0 => linear,
+            // Linear addresses of 32-bit code wrap.
+            base => crate::VirtAddr((linear.0 as u32).wrapping_sub(base as u32) as usize),
+        }
+    }
 }
 
 #[cfg(not(target_os = "none"))]

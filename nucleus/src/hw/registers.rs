@@ -66,6 +66,31 @@ pub struct Registers {
     pub gs_base: u64,
 }
 
+impl Registers {
+    /// A number for the values of a program's general registers, its place and its flags: other
+    /// values rarely have the same one.
+    #[cfg_attr(not(target_os = "none"), allow(dead_code))]
+    pub(crate) fn fingerprint(&self) -> u64 {
+        // 32-bit programs have no others.
+        let own = [
+            self.rax,
+            self.rbx,
+            self.rcx,
+            self.rdx,
+            self.rsi,
+            self.rdi,
+            self.rbp,
+            self.rsp,
+            self.rip,
+            self.rflags,
+        ];
+        // The prime of FNV-1a.
+        own.iter().fold(0xcbf2_9ce4_8422_2325, |sum: u64, it| {
+            (sum ^ it).wrapping_mul(0x100_0000_01b3)
+        })
+    }
+}
+
 /// Why a program stopped running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {

@@ -50,6 +50,11 @@ impl Segment {
     }
 }
 
+/// Turns of a thread's segments before its space is better large. A turn is a trap and a return,
+/// with registers saved and segments loaded: more than the load of a root that it may save, and its
+/// refills. A program that turns now and then, as for an error number, gets so far in seconds.
+pub(crate) const MOST_TURNS: u32 = 256;
+
 /// A program's whole processor state. It stays with the task that has it, whose CPU may hold a part
 /// of it in its registers; to another task it goes [parked](UserContext::park).
 ///
@@ -173,6 +178,12 @@ impl UserContext {
         let mut descriptors = self.state.descriptors();
         descriptors[n] = segment.map_or(0, |segment| segment.encode());
         self.state.set_descriptors(descriptors);
+    }
+
+    /// Whether the thread's segments, in a small space, were turned round so often for offsets of
+    /// both signs that a space of its own is cheaper (see `hw::segment`).
+    pub fn has_turned_too_often(&self) -> bool {
+        self.state.turns() >= MOST_TURNS
     }
 
     /// Bytes of the extended state in the XSAVE layout that a signal frame carries (Linux's

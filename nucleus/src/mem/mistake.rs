@@ -60,6 +60,11 @@ mistakes! {
     KeptForgotten,
     /// After a change in a family's table, its other members' tags stay.
     FamilyTagsKept,
+    /// A change in a small space tells the CPUs that run this space, not those that run others of
+    /// its group.
+    GroupMaskForgotten,
+    /// A region is free before what CPUs hold of it is flushed.
+    RegionFreedEarly,
 
     /// `open`: a frame becomes a page table without leaving the domains.
     TableNotWithdrawn,

@@ -46,7 +46,7 @@ use super::format::{ENTRIES, LEAF_SPAN, Pte};
 use super::leaf::{BASE, LARGE, LARGE_SHARED, Leaf, Status, leaf_base, pin_linked};
 use super::owner::owner;
 use super::reverse;
-use super::shootdown::{self, Page, What};
+use super::shootdown::{self, What};
 use super::space::Pmap;
 use super::table::Found;
 use crate::addr::Prot;
@@ -225,7 +225,7 @@ impl Pmap {
         let cpus = holders.told(Some(base));
         if cpus != 0 {
             // Any address of a large page makes a processor forget all of it.
-            let page = [Page::new(holders.number, base)];
+            let page = [holders.page(base)];
             shootdown::run(What::Pages(&page), cpus, since);
         }
         end(table);

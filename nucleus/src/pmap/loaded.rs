@@ -3,14 +3,18 @@
 //! A CPU keeps a handle to the pmap that it has loaded. A task without a program leaves the pmap of
 //! the task before it loaded (*borrowed*): if that one runs next again, nothing has to be loaded.
 //! The first shootdown that reaches a CPU while it borrows makes it leave the pmap for good.
+//!
+//! Small pmaps of one group run under one root: see `group`. A CPU that goes from one to another
+//! loads nothing. Its bit in the mask of the group is cleared before that in the pmap's: as long as
+//! the latter is set, the group lives.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
-use super::space::{NO_TRUST, Pmap, PmapRef};
+use super::group::Group;
+use super::space::{Hardware, NO_TRUST, Pmap, PmapRef, number_of};
 use super::tags;
 use crate::counters::Counter;
-use crate::frame::record::{NONE, address};
 use crate::hw::machine::{self, MAX_CPUS};
 
 /// One CPU's view; changed by the CPU itself with interrupts off.
@@ -18,6 +22,8 @@ use crate::hw::machine::{self, MAX_CPUS};
 struct Loaded {
     /// From `PmapRef::into_raw`, or null: the kernel's own root is loaded.
     pmap: AtomicPtr<Pmap>,
+    /// The group whose root is loaded, or null.
+    group: AtomicPtr<Group>,
     /// Without a pmap: the trust of the last one.
     trust: AtomicU32,
     borrowed: AtomicBool,
@@ -26,6 +32,7 @@ struct Loaded {
 static LOADED: [Loaded; MAX_CPUS] = [const {
     Loaded {
         pmap: AtomicPtr::new(core::ptr::null_mut()),
+        group: AtomicPtr::new(core::ptr::null_mut()),
         trust: AtomicU32::new(NO_TRUST),
         borrowed: AtomicBool::new(false),
     }
@@ -63,25 +70,82 @@ pub(crate) fn activate(next: Option<&PmapRef>) {
             if !stays {
                 next.family.cpus.active.fetch_or(1 << cpu, Ordering::SeqCst);
             }
-            let user = || match next.user_root {
-                NONE => address(next.root),
-                user => address(user),
-            };
-            // Predictions that the program before has taught the CPU.
-            let is_trusted = || {
-                let last = left.map_or(&slot.trust, |left| &left.trust);
-                let trust = next.trust.load(Ordering::Relaxed);
-                trust != NO_TRUST && trust == last.load(Ordering::Relaxed)
-            };
-            // The tag after the bits: see `tags`.
-            let tag = tags::choose(cpu, next);
-            machine::load_program_space(address(next.root), tag, user, is_trusted);
-            Counter::space_switches.add(1);
-            tags::keep(cpu, tag, next);
+            load(cpu, next);
             let next = next.clone().into_raw();
             slot.pmap.store(next, Ordering::Relaxed);
             slot.borrowed.store(false, Ordering::Relaxed);
             give_up(loaded, cpu, stays);
+        }
+    }
+    machine::irqs_restore(irqs);
+}
+
+/// Loads the root under which `next` runs, unless it is loaded. The CPU's bits in the masks of the
+/// pmap and its family are set; that of the group it had loaded is cleared. Interrupts off.
+fn load(cpu: usize, next: &Pmap) {
+    let slot = &LOADED[cpu];
+    // Predictions that the program before has taught the CPU.
+    let is_trusted = || {
+        // SAFETY: the slot holds a handle, and only this CPU changes it.
+        let left = unsafe { slot.pmap.load(Ordering::Relaxed).as_ref() };
+        let last = left.map_or(&slot.trust, |left| &left.trust);
+        let trust = next.trust.load(Ordering::Relaxed);
+        trust != NO_TRUST && trust == last.load(Ordering::Relaxed)
+    };
+    // After the pmap's bit: see `Pmap::promote`.
+    let group = next.group();
+    let last = slot.group.load(Ordering::Relaxed);
+    match group {
+        Some(group) if core::ptr::eq(group, last) => {
+            Counter::small_switches.add(1);
+            machine::stay_in_space(is_trusted);
+        }
+        Some(group) => {
+            group.active().fetch_or(1 << cpu, Ordering::SeqCst);
+            load_hardware(cpu, group.space(), is_trusted);
+        }
+        None => load_hardware(cpu, next.own_space(), is_trusted),
+    }
+    machine::set_window(next.place.window(group));
+    let now = group.map_or(core::ptr::null(), core::ptr::from_ref);
+    if now != last.cast_const() {
+        slot.group.store(now.cast_mut(), Ordering::Relaxed);
+        leave_group(cpu, last);
+    }
+}
+
+/// Loads a hardware address space, in whose masks the CPU's bit is set.
+fn load_hardware(cpu: usize, space: Hardware<'_>, is_trusted: impl FnOnce() -> bool) {
+    // The tag after the bits: see `tags`.
+    let tag = tags::choose(cpu, &space);
+    let [root, user] = space.tops.addresses();
+    machine::load_program_space(root, tag, || user, is_trusted);
+    Counter::space_switches.add(1);
+    tags::keep(cpu, tag, &space);
+}
+
+/// The group's root is no longer loaded. The CPU's bit is still set in the mask of the pmap that it
+/// was loaded for.
+fn leave_group(cpu: usize, group: *mut Group) {
+    // SAFETY: a group lives as long as one of its members does, or a CPU that has a member loaded
+    // has not yet left the root.
+    if let Some(group) = unsafe { group.as_ref() } {
+        machine::point();
+        group.active().fetch_and(!(1 << cpu), Ordering::SeqCst);
+    }
+}
+
+/// The pmap that this CPU has loaded may have left its group: loads the root that it has now.
+/// Interrupts off, or the caller is pinned.
+pub(super) fn reload(cpu: usize) {
+    let irqs = machine::irqs_disable();
+    let slot = &LOADED[cpu];
+    // SAFETY: the slot holds a handle, and only this CPU changes it.
+    if let Some(pmap) = unsafe { slot.pmap.load(Ordering::Relaxed).as_ref() } {
+        let group = pmap.group().map_or(core::ptr::null(), core::ptr::from_ref);
+        match group == slot.group.load(Ordering::Relaxed).cast_const() {
+            true => machine::set_window(pmap.place.window(pmap.group())),
+            false => load(cpu, pmap),
         }
     }
     machine::irqs_restore(irqs);
@@ -119,6 +183,10 @@ fn unload(cpu: usize) {
         let trust = unsafe { (*loaded).trust.load(Ordering::Relaxed) };
         slot.trust.store(trust, Ordering::Relaxed);
         slot.pmap.store(core::ptr::null_mut(), Ordering::Relaxed);
+        leave_group(
+            cpu,
+            slot.group.swap(core::ptr::null_mut(), Ordering::Relaxed),
+        );
         give_up(loaded, cpu, false);
     }
 }
@@ -147,12 +215,18 @@ pub(super) fn runs(cpu: usize) -> bool {
     !slot.borrowed.load(Ordering::Relaxed) && !slot.pmap.load(Ordering::Relaxed).is_null()
 }
 
-/// The pmap that this CPU has loaded and its family, by their numbers in shootdowns.
+/// The hardware address space that this CPU has loaded and its pmap's family, by their numbers in
+/// shootdowns.
 pub(super) fn loaded(cpu: usize) -> Option<[u32; 2]> {
     let pmap = LOADED[cpu].pmap.load(Ordering::Relaxed);
     // SAFETY: the slot holds a handle, and only this CPU changes it.
     let pmap = unsafe { pmap.as_ref() }?;
-    Some([pmap.space(), pmap.family.number])
+    // SAFETY: as in `leave_group`.
+    let number = match unsafe { LOADED[cpu].group.load(Ordering::Relaxed).as_ref() } {
+        None => number_of(pmap.root),
+        Some(group) => group.number(),
+    };
+    Some([number, pmap.family.number])
 }
 
 /// The roots of the members of a family that are loaded anywhere.
@@ -163,7 +237,7 @@ pub(super) fn roots(family: u32) -> impl Iterator<Item = crate::PhysAddr> {
         let pmap = LOADED[cpu].pmap.load(Ordering::Relaxed);
         // SAFETY: as in `loaded`; the simulated machine goes on at its points only, and none is on
         // the way here.
-        (of == family).then(|| address(unsafe { (*pmap).root }))
+        (of == family).then(|| crate::frame::record::address(unsafe { (*pmap).root }))
     })
 }
 
@@ -172,6 +246,7 @@ pub(super) fn roots(family: u32) -> impl Iterator<Item = crate::PhysAddr> {
 pub(super) fn start() {
     for slot in &LOADED {
         slot.pmap.store(core::ptr::null_mut(), Ordering::Relaxed);
+        slot.group.store(core::ptr::null_mut(), Ordering::Relaxed);
         slot.trust.store(NO_TRUST, Ordering::Relaxed);
         slot.borrowed.store(false, Ordering::Relaxed);
     }

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `format`, `entries` | the x86-64 page-table format, used by both machines; entries of tables |
 //! | `space`, `loaded` | [`Pmap`] and its family; which CPU has which pmap loaded |
+//! | `group` | small spaces: several pmaps in one hardware address space |
 //! | `shootdown`, `tags` | TLB shootdowns; translations of spaces that are not loaded |
 //! | `leaf`, `owner` | tables of level 1: pinned, and their owners |
 //! | `reverse`, `mapping` | reverse mappings of a frame; one mapping entered and removed |
@@ -23,6 +24,7 @@ mod enter;
 mod entries;
 mod extract;
 pub(crate) mod format;
+mod group;
 mod large;
 mod leaf;
 mod loaded;
@@ -44,6 +46,10 @@ mod transfer;
 
 pub use crate::addr::{Access, Prot};
 pub use extract::Resident;
+pub use group::{
+    AREA, GroupState, Promotion, REGIONS, SmallSpaces, group_from, region, set_region,
+    set_small_spaces, small_spaces,
+};
 pub use large::{LargeKind, large_pages, large_shared_pages, large_splits};
 pub(crate) use loaded::{activate, leave};
 pub use page::{
@@ -67,4 +73,5 @@ pub(crate) unsafe fn init() {
     shootdown::start();
     loaded::start();
     tags::start();
+    group::start();
 }

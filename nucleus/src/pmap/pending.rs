@@ -126,7 +126,7 @@ impl Pending {
     pub(super) fn invalidate(&mut self, holders: Holders<'_>, va: VirtAddr) {
         if self.tell(&holders, Some(va)) {
             if let Some(page) = self.pages.get_mut(self.page_count) {
-                page.write(Page::new(holders.number, va));
+                page.write(holders.page(va));
             }
             self.page_count = (self.page_count + 1).min(MAX_PAGES + 1);
         }
@@ -143,7 +143,7 @@ impl Pending {
     #[inline]
     pub(super) fn note(&mut self, holders: &Holders<'_>, va: VirtAddr) {
         if let Some(page) = self.pages.get_mut(self.page_count) {
-            page.write(Page::new(holders.number, va));
+            page.write(holders.page(va));
         }
         self.page_count = (self.page_count + 1).min(MAX_PAGES + 1);
     }

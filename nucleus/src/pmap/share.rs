@@ -108,8 +108,12 @@ impl Pmap {
     ) -> Result<(PmapRef, bool), OutOfMemory> {
         let mut child = Pmap::member(self.family.clone())?;
         let complete = match fork_mode() {
-            Fork::Share => self.share_with(&mut child, spans, least, pending)?,
-            Fork::Copy => false,
+            // A table of level 1 maps the same addresses of all programs that share it, but not the
+            // same linear ones in two regions.
+            Fork::Share if !self.is_small() => {
+                self.share_with(&mut child, spans, least, pending)?
+            }
+            Fork::Share | Fork::Copy => false,
         };
         Ok((PmapRef::new(child), complete))
     }
@@ -344,6 +348,9 @@ impl Pmap {
     pub(super) fn above_leaf(&self, va: VirtAddr) -> Option<&'static AtomicU64> {
         if va >= USER_END {
             return None;
+        }
+        if self.place.is_small() {
+            return self.place.above(va);
         }
         let mut table = self.root;
         for level in [4, 3] {

@@ -82,6 +82,8 @@ pub(super) enum What<'a> {
     All,
     /// These addresses of the kernel's window for short-lived mappings, by number.
     Window(&'a [u32]),
+    /// The root of the group that the loaded pmap may have left: see `group`.
+    Root,
 }
 
 struct Request<'a> {
@@ -182,7 +184,7 @@ pub(super) fn run(what: What<'_>, cpus: u64, since: u64) {
         What::All => machine::promise_all(cpus, since),
         What::Pages(pages) => pages.iter().for_each(|page| page.promise(since)),
         // What becomes of these is seen when they are used again.
-        What::Window(_) => {}
+        What::Window(_) | What::Root => {}
     }
 }
 
@@ -296,6 +298,7 @@ fn forget(cpu: usize, what: What<'_>, asked: Asked) {
             }
             count(Counter::tlb_local_page, forgotten);
         }
+        What::Root => loaded::reload(cpu),
         What::Window(_) => {}
     }
 }
@@ -307,7 +310,7 @@ fn forget_kept(cpu: usize, what: What<'_>) {
     match what {
         What::All => tags::forget_all(cpu, runs),
         What::Pages(pages) => tags::forget_pages(cpu, pages, runs),
-        What::Window(_) => {}
+        What::Window(_) | What::Root => {}
     }
 }
 

@@ -7,10 +7,12 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::entries::entry;
 use super::format::{ENTRIES, Pte};
+use super::group::Place;
+use super::shootdown::Page;
 use super::{shootdown, tags};
 use crate::hw::machine;
 use crate::lock::{Rank, SpinLock};
-use crate::mem::frame::record::{NONE, first_managed};
+use crate::mem::frame::record::{NONE, address, first_managed};
 use crate::mem::frame::{Table, give_table, take_table};
 use crate::mem::mistake::Mistake;
 use crate::{OutOfMemory, PhysAddr, VirtAddr};
@@ -67,7 +69,9 @@ impl Deref for PmapRef {
     }
 }
 
-/// One hardware address space. All methods may be called on any CPU at the same time.
+/// The mappings of one address space, in a hardware address space of its own or, while it is small,
+/// in one that it shares with others (see `group`). All methods may be called on any CPU at the
+/// same time.
 pub struct Pmap {
     /// The table of level 4.
     pub(super) root: u32,
@@ -92,6 +96,8 @@ pub struct Pmap {
     pub(super) lock: SpinLock<usize>,
     /// See [`Pmap::weight`].
     pub(super) weight: AtomicU32,
+    /// Where it is while it is small.
+    pub(super) place: Place,
 }
 
 /// Takes a page table of level 4 with the kernel half in place.
@@ -118,29 +124,19 @@ impl Pmap {
 
     /// As [`new`](Pmap::new), a member of this family.
     pub(super) fn member(family: Arc<Family>) -> Result<Pmap, OutOfMemory> {
-        let root = take_root().ok_or(OutOfMemory)?;
-        let user_root = match machine::entry_root() {
-            None => NONE,
-            Some(entry_root) => {
-                let Some(table) = take_table(4) else {
-                    give_table(4, root);
-                    return Err(OutOfMemory);
-                };
-                copy_upper_half(entry_root, table.index());
-                table.index()
-            }
-        };
+        let Tops { root, user_root } = Tops::take().ok_or(OutOfMemory)?;
         Ok(Pmap {
             root,
             user_root,
             trust: AtomicU32::new(NO_TRUST),
             cpus: Cpus::default(),
-            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            id: next_id(),
             family,
             is_dead: AtomicBool::new(false),
             is_forked: AtomicBool::new(false),
-            lock: SpinLock::new(Rank::Pmap, 1 + usize::from(user_root != NONE)),
+            lock: SpinLock::new(Rank::Pmap, Tops { root, user_root }.count()),
             weight: AtomicU32::new(0),
+            place: Place::default(),
         })
     }
 
@@ -197,31 +193,52 @@ impl Pmap {
         }
     }
 
-    /// Gives the tables of level 4 back, whose user halves are empty.
-    pub(super) fn give_tops(&self) {
-        if self.user_root != NONE {
-            // Those kept ready have the kernel's half.
-            copy_upper_half(machine::kernel_root(), self.user_root);
-            give_table(4, self.user_root);
-        }
-        give_table(4, self.root);
-    }
-
-    /// Names the pmap in shootdowns: its root's number among the managed frames.
+    /// The hardware address space of its own.
     #[inline]
-    pub(super) fn space(&self) -> u32 {
-        self.root - first_managed()
+    pub(super) fn own_space(&self) -> Hardware<'_> {
+        Hardware {
+            tops: self.tops(),
+            id: self.id,
+            cpus: &self.cpus,
+            family: Some(&self.family),
+        }
     }
 
-    /// The CPUs that have this pmap loaded.
+    /// The CPUs that may hold its translations. The caller keeps it from being promoted: the map is
+    /// locked, or an entry of one of its tables is counted.
     #[inline]
     pub(super) fn holders(&self) -> Holders<'_> {
-        Holders {
-            cpus: &self.cpus,
-            number: self.space(),
-            weight: &self.weight,
+        match self.group() {
+            None => Holders {
+                cpus: &self.cpus,
+                number: number_of(self.root),
+                weight: &self.weight,
+                shift: 0,
+            },
+            Some(group) => Holders {
+                cpus: group.cpus(&self.cpus),
+                number: group.number(),
+                weight: &self.weight,
+                shift: self.place.base(),
+            },
         }
     }
+}
+
+/// Names a hardware address space in shootdowns, by its root: the number among managed frames.
+#[inline]
+pub(super) fn number_of(root: u32) -> u32 {
+    root - first_managed()
+}
+
+/// A hardware address space: what a CPU loads.
+pub(super) struct Hardware<'a> {
+    pub(super) tops: Tops,
+    /// A number that no other has had or will have.
+    pub(super) id: u64,
+    pub(super) cpus: &'a Cpus,
+    /// The spaces with which its tables may be shared.
+    pub(super) family: Option<&'a Family>,
 }
 
 /// The CPUs that may hold translations of a space, or of some member of a family.
@@ -244,6 +261,51 @@ pub(super) struct Tops {
 }
 
 impl Tops {
+    /// Takes what a hardware address space needs, with empty user halves.
+    pub(super) fn take() -> Option<Tops> {
+        let root = take_root()?;
+        let Some(entry_root) = machine::entry_root() else {
+            return Some(Tops {
+                root,
+                user_root: NONE,
+            });
+        };
+        let Some(table) = take_table(4) else {
+            give_table(4, root);
+            return None;
+        };
+        copy_upper_half(entry_root, table.index());
+        Some(Tops {
+            root,
+            user_root: table.index(),
+        })
+    }
+
+    /// How many there are.
+    pub(super) fn count(self) -> usize {
+        1 + usize::from(self.user_root != NONE)
+    }
+
+    /// Gives them back. Their user halves are empty.
+    pub(super) fn give(self) {
+        if self.user_root != NONE {
+            // Those kept ready have the kernel's half.
+            copy_upper_half(machine::kernel_root(), self.user_root);
+            give_table(4, self.user_root);
+        }
+        give_table(4, self.root);
+    }
+
+    /// The root that the kernel loads, and that under which the program runs.
+    #[inline]
+    pub(super) fn addresses(self) -> [PhysAddr; 2] {
+        let user = match self.user_root {
+            NONE => self.root,
+            user => user,
+        };
+        [address(self.root), address(user)]
+    }
+
     /// Replaces an entry of the user half. Returns what it was: accessed if it was by either table.
     /// [pmap lock]
     pub(super) fn set(self, index: usize, pte: Pte) -> Pte {
@@ -286,6 +348,11 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 /// The next pmap's number: 0 is none's.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
+/// A number for a hardware address space.
+pub(super) fn next_id() -> u64 {
+    NEXT_ID.fetch_add(1, Ordering::Relaxed)
+}
+
 /// The CPUs that may hold translations that were read from a table.
 #[derive(Clone, Copy)]
 pub(super) struct Holders<'a> {
@@ -294,9 +361,17 @@ pub(super) struct Holders<'a> {
     /// between them; what that costs is an invalidation too many.
     pub(super) number: u32,
     weight: &'a AtomicU32,
+    /// Added to an address of the program, it is that in the hardware address space.
+    shift: usize,
 }
 
 impl Holders<'_> {
+    /// The page of the program, as shootdowns name it.
+    #[inline]
+    pub(super) fn page(&self, va: VirtAddr) -> Page {
+        Page::new(self.number, va + self.shift)
+    }
+
     /// After a change of an entry: the CPUs that have to be told. The others have nothing loaded
     /// that the change concerns; they drop what they keep before they load it again. `page`: what
     /// may be cached of the entry, or all.
@@ -306,7 +381,7 @@ impl Holders<'_> {
         let others = self.cpus.kept.load(Ordering::SeqCst) & !active;
         match others != 0 || shootdown::is_broadcast() {
             // Not `self`, which would have to be in memory then.
-            true => told_slowly(self.cpus, self.number, page),
+            true => told_slowly(self.cpus, self.number, page.map(|va| va + self.shift)),
             false => active,
         }
     }
@@ -355,6 +430,7 @@ impl Family {
             cpus: &self.cpus,
             number: self.number,
             weight: &self.weight,
+            shift: 0,
         }
     }
 }

@@ -71,6 +71,9 @@ impl Pmap {
         if va >= USER_END {
             return None;
         }
+        if self.place.is_small() {
+            return self.walk_small(va);
+        }
         let mut table = self.root;
         let mut level = 4;
         loop {
@@ -89,6 +92,23 @@ impl Pmap {
             if level == 1 {
                 return Some(pte);
             }
+        }
+    }
+
+    /// As [`walk`](Pmap::walk) in a small pmap.
+    #[inline(never)]
+    fn walk_small(&self, va: VirtAddr) -> Option<Pte> {
+        loop {
+            let pte = load(self.place.above(va)?);
+            if pte == Pte::SPLITTING {
+                machine::spin_hint();
+                continue;
+            }
+            if !pte.is_present() {
+                return None;
+            }
+            find(pte.frame() as u64)?;
+            return Some(pte);
         }
     }
 
@@ -192,17 +212,33 @@ impl Pmap {
     /// stands in the entry above. `None`: there is one.
     ///
     /// # Panics
-    /// If programs may have nothing at `va`: the tables there are the kernel's, and all pmaps share
-    /// them.
+    /// If the program may have nothing at `va`: the tables there are the kernel's, and all pmaps
+    /// share them, or in a small space the neighbours'.
     #[cold]
     pub(super) fn build(
         &self,
         va: VirtAddr,
         fill: impl FnOnce(&Leaf) -> Pte,
     ) -> Result<Option<Leaf>, OutOfMemory> {
-        assert!(va < USER_END, "{va:?} is not an address of a program");
+        assert!(va < self.end(), "{va:?} is not an address of a program");
         let mut frames = self.lock.lock();
         let mut leaf = None;
+        if self.place.is_small() {
+            let Some(above) = self.place.above(va) else {
+                unreachable!("a small pmap was promoted while its mappings change")
+            };
+            if load(above).is_present() {
+                return Ok(None);
+            }
+            let table = take_table(1).ok_or(OutOfMemory)?.index();
+            let new = leaf.insert(new_leaf(owner(self), table, leaf_base(va)));
+            let reference = fill(new);
+            machine::point();
+            above.store(reference.0, Ordering::Release);
+            // The frame with its links, too.
+            *frames += 2;
+            return Ok(leaf);
+        }
         make_tables(self.tops(), &mut frames, va, 1, |table| {
             fill(leaf.insert(new_leaf(owner(self), table, leaf_base(va))))
         })?;
@@ -282,6 +318,9 @@ impl Pmap {
     /// The entry that leads to the first table of level 1 for anything in `range`, and the first
     /// address of the range that it maps. [pmap lock]
     fn first_in(&self, range: VirtRange) -> Option<(Pte, VirtAddr)> {
+        if self.place.is_small() {
+            return self.place.first_in(range);
+        }
         let mut tables = [NONE; 5];
         tables[4] = self.root;
         let mut level = 4;
@@ -345,6 +384,15 @@ impl Pmap {
     /// Clears the entry for the table of level 1 at `base`, and takes out the tables above that
     /// have no entry left. [pmap lock]
     fn detach(&self, base: VirtAddr, pending: &mut Pending, frames: &mut usize) {
+        if let Some(above) = self.place.above(base) {
+            machine::point();
+            let old = Pte(above.swap(0, Ordering::AcqRel));
+            *frames -= 2;
+            if old.may_be_cached() {
+                pending.invalidate(self.holders(), base);
+            }
+            return;
+        }
         let mut tables = [NONE; 5];
         tables[4] = self.root;
         for level in [4, 3] {

@@ -22,7 +22,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::shootdown::Page;
-use super::space::Pmap;
+use super::space::{Hardware, number_of};
 use crate::counters::Counter;
 use crate::hw::Tag;
 use crate::hw::machine::{self, MAX_CPUS, MOST_TAGS};
@@ -32,10 +32,13 @@ use crate::mem::mistake::Mistake;
 struct Slot {
     /// The number of the space, which no other has had or will have; 0: none.
     id: AtomicU64,
-    /// The numbers of the space and its family in shootdowns.
+    /// The numbers of the space and its family, if it has one, in shootdowns.
     numbers: [AtomicU32; 2],
     is_stale: AtomicBool,
 }
+
+/// The number of no family and no space: a group of small spaces shares no tables with others.
+const NO_FAMILY: u32 = u32::MAX;
 
 impl Slot {
     /// Whether a change in what has this number concerns it.
@@ -74,38 +77,41 @@ static TAGS: [Tags; MAX_CPUS] = [const {
 /// The tag by which this CPU loads a space, whose bit and whose family's it has set in `active`.
 /// Interrupts are off; [`keep`] follows after the load.
 #[inline]
-pub(super) fn choose(cpu: usize, pmap: &Pmap) -> Tag {
+pub(super) fn choose(cpu: usize, space: &Hardware<'_>) -> Tag {
     match machine::tags() {
         0 => Tag::NONE,
-        count => choose_of(cpu, &TAGS[cpu].slots[..count], pmap),
+        count => choose_of(cpu, &TAGS[cpu].slots[..count], space),
     }
 }
 
-fn choose_of(cpu: usize, slots: &[Slot], pmap: &Pmap) -> Tag {
+fn choose_of(cpu: usize, slots: &[Slot], space: &Hardware<'_>) -> Tag {
     let own = &TAGS[cpu];
     let is_kept = |mask: &AtomicU64| mask.load(Ordering::SeqCst) & 1 << cpu != 0;
-    if !is_kept(&pmap.family.cpus.kept) {
+    if let Some(family) = space.family
+        && !is_kept(&family.cpus.kept)
+    {
         for slot in slots {
-            if slot.is_of(pmap.family.number) && !Mistake::FamilyTagsKept.is_made() {
+            if slot.is_of(family.number) && !Mistake::FamilyTagsKept.is_made() {
                 slot.is_stale.store(true, Ordering::Relaxed);
             }
         }
     }
-    let has_id = |slot: &Slot| slot.id.load(Ordering::Relaxed) == pmap.id;
+    let has_id = |slot: &Slot| slot.id.load(Ordering::Relaxed) == space.id;
     let found = slots.iter().position(has_id);
     let place = found.unwrap_or_else(|| {
         let place = own.next.load(Ordering::Relaxed) as usize % slots.len();
         own.next.store(place as u32 + 1, Ordering::Relaxed);
         let slot = &slots[place];
-        slot.id.store(pmap.id, Ordering::Relaxed);
-        let numbers = [pmap.space(), pmap.family.number];
+        slot.id.store(space.id, Ordering::Relaxed);
+        let family = space.family.map_or(NO_FAMILY, |family| family.number);
+        let numbers = [number_of(space.tops.root), family];
         for (own, number) in slot.numbers.iter().zip(numbers) {
             own.store(number, Ordering::Relaxed);
         }
         place
     });
     let was_stale = slots[place].is_stale.swap(false, Ordering::Relaxed);
-    let is_current = is_kept(&pmap.cpus.kept) && !was_stale || Mistake::TagKeptStale.is_made();
+    let is_current = is_kept(&space.cpus.kept) && !was_stale || Mistake::TagKeptStale.is_made();
     let keeps = found.is_some() && is_current;
     if keeps {
         Counter::space_switches_kept.add(1);
@@ -119,11 +125,12 @@ fn choose_of(cpu: usize, slots: &[Slot], pmap: &Pmap) -> Tag {
 
 /// The space is loaded by its tag: from now on this CPU keeps what it holds of it.
 #[inline]
-pub(super) fn keep(cpu: usize, tag: Tag, pmap: &Pmap) {
+pub(super) fn keep(cpu: usize, tag: Tag, space: &Hardware<'_>) {
     if tag.number == 0 {
         return;
     }
-    for mask in [&pmap.cpus.kept, &pmap.family.cpus.kept] {
+    let family = space.family.map(|family| &family.cpus.kept);
+    for mask in family.into_iter().chain([&space.cpus.kept]) {
         if mask.load(Ordering::Relaxed) & 1 << cpu == 0 {
             mask.fetch_or(1 << cpu, Ordering::SeqCst);
         }

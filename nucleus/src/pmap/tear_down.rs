@@ -14,7 +14,8 @@ use crate::hw::machine;
 use crate::{PAGE_SIZE, VirtAddr, VirtRange};
 
 impl Pmap {
-    /// Removes everything without a single TLB flush. For an address space that no task will run
+    /// Removes everything without a single TLB flush, but for a small space whose neighbours run:
+    /// their CPUs may hold what is removed. For an address space that no task will run
     /// in again; the caller's task has switched away from it ([`crate::task::set_pmap`]).
     ///
     /// # Panics
@@ -31,6 +32,9 @@ impl Pmap {
             self.cpus.active.load(Ordering::SeqCst) == 0,
             "an address space is torn down while a task runs in it"
         );
+        if self.leave_region(USER_END) {
+            return;
+        }
         // The tables above level 1 need no flush either: the mask is empty.
         let mut dead = Pending::new();
         self.leave_shared_tables(&mut dead);
@@ -61,6 +65,6 @@ impl Pmap {
 impl Drop for Pmap {
     fn drop(&mut self) {
         self.tear_down();
-        self.give_tops();
+        self.tops().give();
     }
 }

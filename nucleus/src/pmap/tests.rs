@@ -22,6 +22,7 @@ mod devices;
 mod full_sets;
 mod large;
 mod sharing;
+mod small;
 mod spaces;
 mod tags;
 

@@ -1,11 +1,15 @@
 //! The memory of the program that the current task runs for: every access may fault, and a fault
 //! is resolved by the hook of [`set_fault_hook`] or ends in [`BadAddress`], wherever it points.
 //!
-//! Addresses at or above [`USER_END`](crate::addr::USER_END) are refused before they are touched,
-//! except those of what the kernel itself has laid on the task's [`compat_scratch`]. Bytes are
+//! Addresses at or above the end of the program's ([`USER_END`](crate::addr::USER_END), or that of
+//! its region in a small space) are refused before they are touched, except those of what the kernel itself has laid on the task's [`compat_scratch`]. Bytes are
 //! copied straight between the program's mapping and the kernel's; a part may have been copied when
 //! an error is returned. Callers hold no spin lock, except those of [`copy_in_page_if_mapped`] and
 //! [`copy_out_page_if_mapped`], which resolve no fault.
+//!
+//! All addresses are the program's own. The CPU's are these with the base of a region added, if the
+//! space is small ([`Window`]). Another thread may make it large in the middle of a copy: the copy
+//! faults then, which is not resolved but begun again with what is left.
 
 pub mod compat_scratch;
 mod plain;
@@ -14,10 +18,9 @@ mod run;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::addr::USER_END;
 use crate::counters::Counter;
 use crate::ephemeral::{self, Mapping};
-use crate::hw::machine;
+use crate::hw::{Window, machine};
 use crate::{Access, Frame, PAGE_SIZE, VirtAddr};
 pub use plain::{Plain, ToUser, Unpadded, as_bytes, from_bytes, zeroed};
 
@@ -48,9 +51,16 @@ pub fn set_fault_hook(hook: fn(VirtAddr, Access) -> bool) {
     HOOK.store(hook as *mut (), Ordering::Release);
 }
 
-/// A copy routine of the machine faulted on a program's address: makes the access possible, or says
-/// that it is not. Interrupts on.
-pub(crate) fn resolve(at: VirtAddr, access: Access) -> bool {
+/// A copy routine of the machine faulted on a program's address, a linear one: makes the access
+/// possible, or says that it is not. Interrupts on.
+pub(crate) fn resolve(linear: VirtAddr, access: Access) -> bool {
+    let window = machine::window();
+    let at = window.program_address(linear);
+    at.0 < window.end && resolve_at(at, access)
+}
+
+/// As [`resolve`] for an address of the program.
+fn resolve_at(at: VirtAddr, access: Access) -> bool {
     let hook = HOOK.load(Ordering::Acquire);
     if hook.is_null() {
         return false;
@@ -60,12 +70,31 @@ pub(crate) fn resolve(at: VirtAddr, access: Access) -> bool {
     hook(at, access)
 }
 
-/// Refuses what lies, or reaches, outside a program's part of the address space.
-#[inline]
-fn check(at: VirtAddr, len: usize) -> Result<(), BadAddress> {
-    match at.0.checked_add(len) {
-        Some(end) if end <= USER_END.0 => Ok(()),
-        _ => Err(BadAddress),
+/// What a range of the program's is to the CPU, as long as the program stays where it is.
+#[derive(Clone, Copy)]
+struct Linear {
+    at: VirtAddr,
+    base: usize,
+}
+
+impl Linear {
+    /// Refuses what lies, or reaches, outside a program's part of the address space.
+    #[inline]
+    fn of(at: VirtAddr, len: usize) -> Result<Linear, BadAddress> {
+        let Window { base, end } = machine::window();
+        match at.0.checked_add(len) {
+            Some(last) if last <= end => Ok(Linear {
+                at: VirtAddr(at.0 + base),
+                base,
+            }),
+            _ => Err(BadAddress),
+        }
+    }
+
+    /// Whether the program has another base now: a fault may be due to that.
+    #[inline]
+    fn has_moved(self) -> bool {
+        machine::window().base != self.base
     }
 }
 
@@ -75,13 +104,21 @@ fn check(at: VirtAddr, len: usize) -> Result<(), BadAddress> {
 /// `to` is valid for writing `len` bytes.
 #[inline]
 unsafe fn copy_in_raw(to: *mut u8, from: VirtAddr, len: usize) -> Result<(), BadAddress> {
-    if check(from, len).is_err() {
+    let Ok(linear) = Linear::of(from, len) else {
         // SAFETY: the caller's promise; no reference into the scratch space exists.
         return unsafe { compat_scratch::copy_in(to, from, len) };
-    }
+    };
     Counter::bytes_copied_in.add(len as u64);
     // SAFETY: `to` by the caller's promise; the program's range was checked.
-    unsafe { machine::copy_from_user(to, from, len) }.map_err(|_| BadAddress)
+    match unsafe { machine::copy_from_user(to, linear.at, len) } {
+        Ok(()) => Ok(()),
+        Err(left) if linear.has_moved() => {
+            let done = len - left;
+            // SAFETY: a part of the caller's.
+            unsafe { copy_in_raw(to.add(done), from + done, left) }
+        }
+        Err(_) => Err(BadAddress),
+    }
 }
 
 /// Copies `len` bytes to the program.
@@ -90,13 +127,21 @@ unsafe fn copy_in_raw(to: *mut u8, from: VirtAddr, len: usize) -> Result<(), Bad
 /// `from` is valid for reading `len` bytes.
 #[inline]
 unsafe fn copy_out_raw(to: VirtAddr, from: *const u8, len: usize) -> Result<(), BadAddress> {
-    if check(to, len).is_err() {
+    let Ok(linear) = Linear::of(to, len) else {
         // SAFETY: as above.
         return unsafe { compat_scratch::copy_out(to, from, len) };
-    }
+    };
     Counter::bytes_copied_out.add(len as u64);
     // SAFETY: as above.
-    unsafe { machine::copy_to_user(to, from, len) }.map_err(|_| BadAddress)
+    match unsafe { machine::copy_to_user(linear.at, from, len) } {
+        Ok(()) => Ok(()),
+        Err(left) if linear.has_moved() => {
+            let done = len - left;
+            // SAFETY: as above.
+            unsafe { copy_out_raw(to + done, from.add(done), left) }
+        }
+        Err(_) => Err(BadAddress),
+    }
 }
 
 /// Copies from the program.
@@ -134,7 +179,7 @@ pub fn copy_in_page(
         // it at the same time; these are bytes without a meaning to the kernel.
         return unsafe { copy_in_raw(in_page(to, offset, len), from, len) };
     }
-    if check(from, len).is_err() {
+    if Linear::of(from, len).is_err() {
         let to = ephemeral::map(to);
         // SAFETY: as above, and mapped.
         return unsafe { compat_scratch::copy_in(to.at(offset, len), from, len) };
@@ -156,7 +201,7 @@ fn in_steps(
 ) -> Result<(), BadAddress> {
     let mut done = step(0);
     while done < len {
-        if !resolve(at + done, access) {
+        if !resolve_at(at + done, access) {
             return Err(BadAddress);
         }
         done += step(done);
@@ -180,17 +225,18 @@ pub fn copy_in_page_if_mapped(
     from: VirtAddr,
     len: usize,
 ) -> usize {
-    match check(from, len) {
-        Ok(()) => copy_in_mapped(to, offset, from, len),
-        Err(BadAddress) => 0,
-    }
+    copy_in_mapped(to, offset, from, len)
 }
 
-/// As [`copy_in_page_if_mapped`], from a range of the program's that was checked.
+/// See [`copy_in_page_if_mapped`].
 #[inline]
 fn copy_in_mapped(to: &Mapping<'_>, offset: usize, from: VirtAddr, len: usize) -> usize {
+    let Ok(from) = Linear::of(from, len) else {
+        return 0;
+    };
+    let to = to.at(offset, len);
     // SAFETY: as in `copy_in_page`; the program's range was checked.
-    let copied = match unsafe { machine::copy_mapped_from_user(to.at(offset, len), from, len) } {
+    let copied = match unsafe { machine::copy_mapped_from_user(to, from.at, len) } {
         Ok(()) => len,
         Err(left) => len - left,
     };
@@ -213,7 +259,7 @@ pub fn copy_out_page(
         // SAFETY: as in `copy_in_page`.
         return unsafe { copy_out_raw(to, in_page(from, offset, len), len) };
     }
-    if check(to, len).is_err() {
+    if Linear::of(to, len).is_err() {
         let from = ephemeral::map(from);
         // SAFETY: as in `copy_in_page`.
         return unsafe { compat_scratch::copy_out(to, from.at(offset, len), len) };
@@ -232,17 +278,18 @@ pub fn copy_out_page_if_mapped(
     offset: usize,
     len: usize,
 ) -> usize {
-    match check(to, len) {
-        Ok(()) => copy_out_mapped(to, from, offset, len),
-        Err(BadAddress) => 0,
-    }
+    copy_out_mapped(to, from, offset, len)
 }
 
-/// As [`copy_out_page_if_mapped`], to a range of the program's that was checked.
+/// See [`copy_out_page_if_mapped`].
 #[inline]
 fn copy_out_mapped(to: VirtAddr, from: &Mapping<'_>, offset: usize, len: usize) -> usize {
+    let Ok(to) = Linear::of(to, len) else {
+        return 0;
+    };
+    let from = from.at(offset, len);
     // SAFETY: as in `copy_in_page`; the program's range was checked.
-    let copied = match unsafe { machine::copy_mapped_to_user(to, from.at(offset, len), len) } {
+    let copied = match unsafe { machine::copy_mapped_to_user(to.at, from, len) } {
         Ok(()) => len,
         Err(left) => len - left,
     };
@@ -256,7 +303,7 @@ fn copy_out_mapped(to: VirtAddr, from: &Mapping<'_>, offset: usize, len: usize) 
 /// [`BadAddress`]; a part may have been written.
 pub fn clear(to: VirtAddr, len: usize) -> Result<(), BadAddress> {
     static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
-    check(to, len)?;
+    Linear::of(to, len)?;
     let mut done = 0;
     while done < len {
         let n = (len - done).min(PAGE_SIZE);
@@ -343,13 +390,24 @@ pub fn write_words(to: VirtAddr, words: &[u64]) -> Result<(), BadAddress> {
     unsafe { copy_out_raw(to, words.as_ptr().cast(), size_of_val(words)) }
 }
 
-/// Refuses a word that is not aligned, or not a program's.
+/// Calls `access` with the linear address of a word, again if the program has moved meanwhile.
+/// Refuses one that is not aligned, or not a program's.
 #[inline]
-fn check_word(at: VirtAddr) -> Result<(), BadAddress> {
+fn access_word<T>(
+    at: VirtAddr,
+    access: impl Fn(VirtAddr) -> Result<T, ()>,
+) -> Result<T, BadAddress> {
     if !at.0.is_multiple_of(4) {
         return Err(BadAddress);
     }
-    check(at, 4)
+    loop {
+        let linear = Linear::of(at, 4)?;
+        match access(linear.at) {
+            Ok(value) => return Ok(value),
+            Err(()) if linear.has_moved() => {}
+            Err(()) => return Err(BadAddress),
+        }
+    }
 }
 
 /// An aligned atomic load of a 32-bit word (futex).
@@ -358,9 +416,8 @@ fn check_word(at: VirtAddr) -> Result<(), BadAddress> {
 /// [`BadAddress`], also if it is not aligned.
 #[inline]
 pub fn load_u32(from: VirtAddr) -> Result<u32, BadAddress> {
-    check_word(from)?;
-    // SAFETY: checked above.
-    unsafe { machine::user_load_u32(from) }.map_err(|()| BadAddress)
+    // SAFETY: checked before.
+    access_word(from, |at| unsafe { machine::user_load_u32(at) })
 }
 
 /// An aligned atomic compare-exchange on a 32-bit word; returns the old value (futex).
@@ -369,7 +426,6 @@ pub fn load_u32(from: VirtAddr) -> Result<u32, BadAddress> {
 /// [`BadAddress`], also if it is not aligned.
 #[inline]
 pub fn compare_exchange_u32(at: VirtAddr, old: u32, new: u32) -> Result<u32, BadAddress> {
-    check_word(at)?;
-    // SAFETY: checked above.
-    unsafe { machine::user_cmpxchg_u32(at, old, new) }.map_err(|()| BadAddress)
+    // SAFETY: checked before.
+    access_word(at, |at| unsafe { machine::user_cmpxchg_u32(at, old, new) })
 }

@@ -12,7 +12,7 @@
 //! | [`time`] | clocks, deadlines, `timespec` |
 //! | [`cpus`] | binding threads to CPUs, futexes |
 //! | [`structs`] | structures of the C library by their fields |
-//! | [`legacy`] | 32-bit system calls |
+//! | [`legacy`], [`narrow`] | 32-bit system calls; a 32-bit program |
 //! | [`numbers`] | repeatable random numbers |
 //! | [`runner`] | runs tests, each in a process group of its own |
 //!
@@ -25,6 +25,7 @@ pub mod faults;
 pub mod files;
 pub mod legacy;
 pub mod memory;
+pub mod narrow;
 pub mod numbers;
 pub mod prelude;
 pub mod runner;

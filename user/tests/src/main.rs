@@ -130,6 +130,7 @@ fn main() {
         queues, sysv::segments,
         sysv::semaphores, sysv::messages, sysv::objects, floating, hw_cost, legacy,
         narrow::files, narrow::time, narrow::sockets, narrow::objects, narrow::processes,
+        narrow::small,
         mapped, audit, ptcache, bad_pointers, bad_elf, leaks, exhaustion
     };
     let runner = Runner {

@@ -111,6 +111,10 @@ impl Map {
             true => self.share_tables(parents, pending)?,
             false => (Pmap::new()?, false),
         };
+        if self.is_small() {
+            // Beside its parent, with which it most likely has to do; large without a region.
+            pmap.join_as(&self.pmap);
+        }
         let mut copies = parents.sibling();
         for entry in parents.iter_mut() {
             let may_be_mapped_writable = entry.may_be_mapped_writable();

@@ -6,7 +6,7 @@
 //! - `entry`: one mapping; `entries`: the table of them; `space`: the table with its sums, limits
 //!   and the search for free addresses: all that the map's lock guards.
 //! - This file: map, unmap and protect; `fork`, `heap` (`brk` and stacks), `remap` (`mremap`),
-//!   `wire` (`mlock`), `detach` (`shmdt`), `widen`, `shown`: the other operations.
+//!   `wire` (`mlock`), `detach` (`shmdt`), `widen`, `shown`, `small`: the other operations.
 
 mod audit;
 mod detach;
@@ -21,6 +21,7 @@ mod policy;
 mod remap;
 mod request;
 mod shown;
+mod small;
 mod space;
 mod widen;
 mod wire;
@@ -248,6 +249,22 @@ impl Map {
         len: usize,
         phase: Option<Phase>,
     ) -> Result<VirtRange, MapError> {
+        space.allow_more()?;
+        match Map::place_in(space, place, len, phase) {
+            Err(MapError::NoMemory) if self.make_large_for(space, place, len) => {
+                Map::place_in(space, place, len, phase)
+            }
+            result => result,
+        }
+    }
+
+    /// As [`find_place`](Map::find_place) in the layout as it is.
+    fn place_in(
+        space: &mut Space,
+        place: Place,
+        len: usize,
+        phase: Option<Phase>,
+    ) -> Result<VirtRange, MapError> {
         let last = space.layout.end;
         let at = |start: VirtAddr| {
             let end = start.checked_add(len).filter(|&end| end <= last);
@@ -257,7 +274,6 @@ impl Map {
                 false => Err(MapError::Invalid),
             }
         };
-        space.allow_more()?;
         match place {
             Place::Fixed(start) => return at(start),
             Place::FixedNoReplace(start) => {

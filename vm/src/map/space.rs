@@ -232,6 +232,13 @@ impl Space {
         }
     }
 
+    /// Gives the space another layout, which has all its entries.
+    pub fn set_layout(&mut self, layout: Layout) {
+        self.layout = layout;
+        self.anywhere = Search::new(layout.mmap_top);
+        self.aligned = Search::new(layout.mmap_top);
+    }
+
     /// The number of entries.
     pub fn count(&self) -> usize {
         self.entries.count()

@@ -21,7 +21,7 @@ use std::{
 use nucleus::{
     PAGE_SIZE, Prot, VirtAddr, VirtRange,
     frame::Owned,
-    pmap::{self, Fork},
+    pmap::{self, Fork, SmallSpaces},
     sim,
 };
 use space::{Bytes, Space, Store};
@@ -31,8 +31,9 @@ use vm::{
     swap::{self, DeviceId},
 };
 
-/// The place of most mappings: few pages, so that operations meet, in the span of two page tables.
-const ARENA: VirtAddr = VirtAddr(0x10_0020_0000 - 40 * PAGE_SIZE);
+/// The place of most mappings: few pages, so that operations meet, in the span of two page tables,
+/// which the region of a small space has, too.
+const ARENA: VirtAddr = VirtAddr(0x60_0000 - 40 * PAGE_SIZE);
 const ARENA_PAGES: usize = 96;
 const MAX_SPACES: usize = 5;
 
@@ -58,6 +59,11 @@ fn number(at: VirtAddr) -> usize {
 impl Model {
     fn new(seed: u64, cpus: usize) -> Model {
         let map = Map::new(Limits::NONE, vm::Randomness::Everything).expect("a map");
+        if seed.is_multiple_of(2) {
+            pmap::set_small_spaces(SmallSpaces::OfUsers);
+            pmap::set_region(16 << 20);
+            assert!(map.make_small(1, 1 << 20, vm::Randomness::Everything, 0, None));
+        }
         let files = (0..2).map(|i| {
             let pages = (0..12).map(|p| (p, vec![File::byte(i, p); PAGE_SIZE]));
             let store = Rc::new(RefCell::new(pages.collect()));
@@ -130,6 +136,7 @@ impl Model {
             76..81 => self.lend(),
             81..85 => self.receive(),
             85..88 => self.give_back(),
+            88 if self.numbers.chance(20) => self.promote(),
             _ => self.read(),
         }
         self.check_loans(false);

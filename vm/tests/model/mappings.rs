@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange, pmap};
+use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange, pmap, pmap::Promotion};
 use vm::{Advice, Backing, Inherit, Lock, MapError, MapRequest, Pager, Place};
 
 use super::{
@@ -282,6 +282,14 @@ impl Model {
         }
         let child = Space::new(map, pages, self.cpus);
         self.spaces.push(child);
+    }
+
+    /// A small space becomes large: nothing of it changes.
+    pub(super) fn promote(&mut self) {
+        let space = self.space();
+        let was_small = self.spaces[space].map.is_small();
+        let promoted = self.spaces[space].map.promote(Promotion::Mapping);
+        assert_eq!(promoted, was_small);
     }
 
     pub(super) fn exit(&mut self) {

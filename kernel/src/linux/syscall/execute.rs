@@ -119,6 +119,7 @@ fn run(
                     no_new_privileges: process.no_new_privileges.load(Relaxed),
                     shares_fs_context: process.shares_fs_context(call.fs()),
                 },
+                beside: Some(&**call.space().map()),
                 held,
             })
         })?;

@@ -55,6 +55,8 @@ pub struct Request<'a> {
     pub personality: u32,
     /// Why a set-id file may not have its effect.
     pub withheld: Withheld,
+    /// The caller's address space: a small one is to be near it.
+    pub beside: Option<&'a Map>,
     /// Charged for what is held until the program runs.
     pub held: Held,
 }
@@ -109,6 +111,7 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
         limits,
         personality,
         withheld,
+        beside,
         mut held,
     } = request;
     let (program, file, mut arguments) = interpret(file, &path, arguments, old, fs)?;
@@ -151,6 +154,17 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
         Class::I386 => vm::Layout::for_32_bits(stack_limit, randomness),
     };
     let map = Map::with_layout(of_map, places).map_err(image::no_memory)?;
+    if class == Class::I386
+        && !private
+        && let Some(user) = credentials.one_uid()
+    {
+        // One that can be anywhere looks for a place.
+        let needed = match program.header.relocatable {
+            true => program.end - program.start,
+            false => program.end,
+        };
+        map.make_small(user, stack_limit, randomness, needed, beside);
+    }
     let build = || {
         let main = image::map(&map, &program, &file, false)?;
         map.set_heap_start(main.end);

@@ -22,7 +22,7 @@ use vm::{
 };
 
 use super::super::{line, shown};
-use super::ptcache;
+use super::{ptcache, spaces};
 use crate::{counters, process::user, switches};
 
 /// The counters that count page faults.
@@ -61,7 +61,9 @@ const MOVEMENTS: &[&str] = &[
 /// `/proc/causeway`, with the files that floors above add.
 pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
     let table = switches::all()
-        .filter(|switch| ![EPHEMERAL, IOMMU, FBUF, ptcache::NAME].contains(&switch.name))
+        .filter(|switch| {
+            ![EPHEMERAL, IOMMU, FBUF, ptcache::NAME, spaces::NAME].contains(&switch.name)
+        })
         .fold(Table::new(), |table, switch| {
             table.with(switch.name, setting(switch))
         })
@@ -123,6 +125,7 @@ pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
         .with(FBUF, fbuf())
         .with("ephemeral", ephemeral())
         .with(ptcache::NAME, ptcache::file())
+        .with(spaces::NAME, spaces::file())
         // It walks the kernel's page tables.
         .with("mapped", Entry::text(mapped).mode(0o400))
         // It walks all page tables.
@@ -361,7 +364,7 @@ fn setting(switch: &'static Switch) -> Entry {
 }
 
 /// A file that changes a switch when it is written.
-fn changeable(file: Entry, switch: &'static Switch) -> Entry {
+pub(super) fn changeable(file: Entry, switch: &'static Switch) -> Entry {
     file.writable(|bytes| {
         let text = core::str::from_utf8(bytes.trim_ascii()).ok();
         let setting = text.and_then(|text| switch.parse(text));

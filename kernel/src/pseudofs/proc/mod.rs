@@ -17,6 +17,7 @@ mod mounts;
 mod net;
 mod process;
 mod ptcache;
+mod spaces;
 mod status;
 mod subject;
 mod sys;

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::hw::context::{prepare, switch_stacks};
 use crate::hw::iommu::Policy;
-use crate::hw::{DirectMap, handlers};
+use crate::hw::{DirectMap, Window, handlers};
 use crate::{PAGE_SIZE, PhysAddr};
 
 /// Frames below the managed memory; frame 1 is the root table of the kernel's own space.
@@ -97,6 +97,8 @@ pub(crate) struct Cpu {
     pub(crate) timer: Cell<Option<u64>>,
     pub(crate) in_program: Cell<bool>,
     pub(crate) root: Cell<PhysAddr>,
+    /// Where the program that it runs is.
+    pub(super) program: Cell<Window>,
     /// What it holds by each tag, and the one that it uses.
     pub(super) tlbs: Vec<RefCell<Tlb>>,
     pub(super) tag: Cell<usize>,
@@ -195,6 +197,7 @@ impl Machine {
             timer: Cell::new(None),
             in_program: Cell::new(false),
             root: Cell::new(kernel_root()),
+            program: Cell::new(Window::ALL),
             tlbs: (0..=tags).map(|_| RefCell::default()).collect(),
             tag: Cell::new(0),
             window: RefCell::default(),

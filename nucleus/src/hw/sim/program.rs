@@ -66,6 +66,11 @@ impl UserState {
         self.descriptors = descriptors;
     }
 
+    /// Its programs have no segments.
+    pub(crate) fn turns(&self) -> u32 {
+        0
+    }
+
     /// The FS and GS bases that the program has now: what the kernel last gave it.
     pub(crate) fn take_bases(&mut self, wanted: [u64; 2]) -> [u64; 2] {
         wanted

@@ -17,7 +17,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::machine::{Machine, WORD, machine};
-use crate::hw::{Tag, counters::Counter, mitigations::ADDRESS};
+use crate::hw::{Tag, Window, counters::Counter, mitigations::ADDRESS};
 use crate::mem::mistake::Mistake;
 use crate::{Access, PAGE_SHIFT, PhysAddr, VirtAddr};
 
@@ -181,6 +181,25 @@ pub(crate) fn load_program_space(
         forget_predictions();
     }
     load(root, tag);
+}
+
+/// The program that runs next is in the space that is loaded. Barriers are counted.
+pub(crate) fn stay_in_space(is_trusted: impl FnOnce() -> bool) {
+    if !is_trusted() {
+        forget_predictions();
+    }
+}
+
+/// Sets where the program that this CPU runs is.
+pub(crate) fn set_window(window: Window) {
+    if let Some(m) = machine() {
+        m.cpu().program.set(window);
+    }
+}
+
+/// Where the program that this CPU runs is.
+pub(crate) fn window() -> Window {
+    machine().map_or(Window::ALL, |m| m.cpu().program.get())
 }
 
 /// The machine predicts nothing, and counts how often it is told to forget that.

@@ -14,7 +14,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::cpu::{self, Features, features, msr, write_msr};
 use super::gdt::{self, FIRST_TLS, USER_CODE, USER_CODE_32, USER_DATA};
 use super::{mitigations, percpu};
-use crate::hw::registers::{Selectors, TLS_SEGMENTS};
+use crate::hw::registers::{Registers, Selectors, TLS_SEGMENTS};
+use crate::hw::user_context::MOST_TURNS;
+use crate::hw::{Window, segment};
 use crate::{OutOfMemory, speculation};
 
 /// x87, SSE, AVX and the three parts of AVX-512: what programs get if the CPU has it.
@@ -103,6 +105,12 @@ struct Inner {
     selectors: Selectors,
     /// The program's bits of `SPEC_CTRL`.
     restrictions: u32,
+    /// In a small space: bit per descriptor that is turned round.
+    turned: u32,
+    /// How often one was.
+    turns: u32,
+    /// The registers when one was last, as a number.
+    turned_at: u64,
     // The save area follows, marked as a signal frame's is.
 }
 
@@ -147,7 +155,12 @@ impl Inner {
         // SAFETY: the state exists, and nothing else uses it while it is live here.
         let inner = unsafe { &mut *this.as_ptr() };
         inner.selectors = read_selectors();
-        if features().contains(Features::FSGSBASE) {
+        if percpu::segments_base() != 0 {
+            // 32-bit code, which can't set the bases in another way; those loaded are moved.
+            let Selectors { fs, gs, .. } = inner.selectors;
+            let base = |selector| base_of(selector, &inner.descriptors).unwrap_or(0);
+            inner.bases = [base(fs), base(gs)];
+        } else if features().contains(Features::FSGSBASE) {
             // SAFETY: FSGSBASE is on, and interrupts are off.
             inner.bases = unsafe { [read_fs(), read_user_gs()] };
         }
@@ -167,10 +180,12 @@ impl Inner {
                 asm!("fxrstor64 [{}]", in(reg) area, options(nostack, preserves_flags));
             }
             let inner = &*this.as_ptr();
-            load_selectors(inner);
-            let [fs, gs] = inner.bases;
-            write_fs(fs);
-            write_user_gs(gs);
+            load_selectors(inner, percpu::window());
+            if percpu::segments_base() == 0 {
+                let [fs, gs] = inner.bases;
+                write_fs(fs);
+                write_user_gs(gs);
+            }
         }
     }
 }
@@ -188,11 +203,12 @@ fn read_selectors() -> Selectors {
 }
 
 /// A selector that the CPU will load: as it is, or 0 in the place of one that it would refuse.
-fn loadable(selector: u16, descriptors: &[u64; TLS_SEGMENTS]) -> u16 {
+fn loadable(selector: u16, descriptors: &[u64; TLS_SEGMENTS], window: Window) -> u16 {
     let index = usize::from(selector >> 3);
     let there = match index {
         0 => true,
-        _ if [USER_CODE_32, USER_DATA, USER_CODE].contains(&(selector | 3)) => true,
+        _ if selector | 3 == USER_CODE => !window.is_small(),
+        _ if [USER_CODE_32, USER_DATA].contains(&(selector | 3)) => true,
         _ => speculation::get(descriptors, index.wrapping_sub(FIRST_TLS))
             .is_some_and(|descriptor| *descriptor != 0),
     };
@@ -206,10 +222,17 @@ fn loadable(selector: u16, descriptors: &[u64; TLS_SEGMENTS]) -> u16 {
 ///
 /// # Safety
 /// Interrupts are off.
-unsafe fn load_selectors(inner: &Inner) {
+unsafe fn load_selectors(inner: &Inner, window: Window) {
     let now = read_selectors();
-    gdt::set_tls(percpu::this(), &inner.descriptors);
-    let load = |selector| loadable(selector, &inner.descriptors);
+    let mut descriptors = inner.descriptors;
+    if window.is_small() {
+        for (n, it) in descriptors.iter_mut().enumerate() {
+            *it = segment::in_region(*it, window, inner.turned >> n & 1 != 0);
+        }
+    }
+    gdt::set_program(percpu::this(), window, &descriptors);
+    percpu::set_segments_base(window.base);
+    let load = |selector| loadable(selector, &descriptors, window);
     let Selectors { ds, es, fs, gs } = inner.selectors;
     let differs = |wanted: u16, now: u16| wanted != now || wanted > 3;
     // SAFETY: each selector is null or names a segment of programs' privilege that is present. The
@@ -235,8 +258,7 @@ unsafe fn load_selectors(inner: &Inner) {
 /// The base of the segment that a selector names, if it is one of a thread's own.
 fn base_of(selector: u16, descriptors: &[u64; TLS_SEGMENTS]) -> Option<u64> {
     let index = usize::from(selector >> 3).checked_sub(FIRST_TLS)?;
-    let descriptor = *speculation::get(descriptors, index)?;
-    Some(descriptor >> 16 & 0xff_ffff | descriptor >> 56 << 24)
+    Some(segment::base(*speculation::get(descriptors, index)?))
 }
 
 /// # Safety
@@ -455,7 +477,7 @@ impl UserState {
     /// change it. Interrupts are off until the program is entered.
     #[inline]
     pub fn make_live(&mut self, wanted: [u64; 2]) {
-        if !self.is_live() {
+        if !self.is_live() || percpu::window().base != percpu::segments_base() {
             save_live();
             // SAFETY: interrupts are off; the state is valid by construction.
             unsafe { Inner::load(self.inner) };
@@ -467,19 +489,57 @@ impl UserState {
         // SAFETY: owned by `self`.
         let inner = unsafe { self.inner.as_mut() };
         if wanted != inner.asked {
+            // In a small space a base comes with a limit, by a selector, or not at all.
+            let is_small = percpu::segments_base() != 0;
             // SAFETY: canonical, and interrupts are off.
             unsafe {
-                if wanted[0] != inner.asked[0] {
+                if wanted[0] != inner.asked[0] && !is_small {
                     inner.bases[0] = canonical(wanted[0]);
                     write_fs(inner.bases[0]);
                 }
-                if wanted[1] != inner.asked[1] {
+                if wanted[1] != inner.asked[1] && !is_small {
                     inner.bases[1] = canonical(wanted[1]);
                     write_user_gs(inner.bases[1]);
                 }
             }
             inner.asked = wanted;
         }
+    }
+
+    /// After a general protection fault in a small space: turns the thread's segments round that
+    /// serve one sign only and are in use. Whether that may help: not if these registers had them
+    /// turned the last time. The state is live, and interrupts are off.
+    pub fn turn_segments(&mut self, regs: &Registers) -> bool {
+        let window = percpu::window();
+        // SAFETY: owned by `self`; the registers hold the rest.
+        let inner = unsafe { self.inner.as_mut() };
+        let Selectors { ds, es, fs, gs } = read_selectors();
+        let mut used = 0;
+        for selector in [ds, es, fs, gs] {
+            let n = usize::from(selector >> 3).wrapping_sub(FIRST_TLS);
+            let own = speculation::get(&inner.descriptors, n).copied();
+            if own.is_some_and(segment::has_both_signs) {
+                used |= 1 << n;
+            }
+        }
+        let at = regs.fingerprint();
+        let is_again = at == inner.turned_at && inner.turns != 0;
+        if used == 0 || !window.is_small() || is_again || inner.turns >= MOST_TURNS {
+            return false;
+        }
+        inner.turned_at = at;
+        inner.turned ^= used;
+        inner.turns = inner.turns.saturating_add(1);
+        inner.selectors = Selectors { ds, es, fs, gs };
+        // SAFETY: interrupts are off.
+        unsafe { load_selectors(inner, window) };
+        true
+    }
+
+    /// How often its segments were turned round.
+    pub fn turns(&self) -> u32 {
+        // SAFETY: owned by `self`.
+        unsafe { self.inner.as_ref().turns }
     }
 
     /// Bytes of the state in a signal frame.

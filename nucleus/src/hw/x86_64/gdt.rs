@@ -8,6 +8,7 @@ use core::ptr::from_ref;
 use super::layout::{image_base, table_ptr};
 use super::percpu::{MAX_CPUS, PerCpu};
 use crate::PhysAddr;
+use crate::hw::{Window, segment};
 
 /// Kernel code.
 pub const KERNEL_CODE: u16 = 0x08;
@@ -166,13 +167,36 @@ pub fn load(data: &'static PerCpu, stacks: [usize; 3]) {
     }
 }
 
-/// Puts a thread's own descriptors into this CPU's table, before it loads a selector of one.
-/// Interrupts are off.
-pub fn set_tls(data: &'static PerCpu, descriptors: &[u64; crate::hw::registers::TLS_SEGMENTS]) {
+/// The place of the descriptors that depend on the program: of 32-bit code, data, and 64-bit code.
+const PROGRAMS: usize = (USER_CODE_32 / 8) as usize;
+const _: () = assert!(USER_DATA as usize / 8 == PROGRAMS + 1);
+const _: () = assert!(USER_CODE as usize / 8 == PROGRAMS + 2);
+
+/// Makes this CPU's table that of a program and a thread, before it loads a selector: a program in a
+/// small space has its region as code and data, and no 64-bit code, which knows no limits.
+/// `descriptors` are the thread's own, as [`segment`] puts them. Interrupts are off.
+pub fn set_program(
+    data: &'static PerCpu,
+    window: Window,
+    descriptors: &[u64; crate::hw::registers::TLS_SEGMENTS],
+) {
+    let programs = match window.is_small() {
+        false => [
+            SEGMENTS[PROGRAMS],
+            SEGMENTS[PROGRAMS + 1],
+            SEGMENTS[PROGRAMS + 2],
+        ],
+        true => segment::of_region(window),
+    };
     // SAFETY: only this CPU touches its table, and no interrupt comes between; the descriptors are
-    // data segments of programs' privilege by construction.
-    let slots = unsafe { &mut (&mut *writable(data))[FIRST_TLS..] };
+    // segments of programs' privilege by construction.
+    let table = unsafe { &mut *writable(data) };
     // Word by word: to compare them as bytes is a call.
+    let slots = &mut table[PROGRAMS..PROGRAMS + 3];
+    if slots.iter().ne(&programs) {
+        slots.copy_from_slice(&programs);
+    }
+    let slots = &mut table[FIRST_TLS..];
     if slots.iter().ne(descriptors) {
         slots.copy_from_slice(descriptors);
     }

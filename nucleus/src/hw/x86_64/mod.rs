@@ -73,12 +73,12 @@ pub(crate) use mitigations::{choice, forget_predictions};
 pub(crate) use percpu::{
     MAX_COUNTERS, MAX_CPUS, counter_add, counter_read, cpu, cpu_count, preempt, preempt_count,
     preempt_disable, preempt_enable, reschedule_wanted, set_reschedule, set_task_pointer,
-    task_pointer,
+    set_window, task_pointer, window,
 };
 pub(crate) use power::stop;
 pub(crate) use space::{
     device_pages_left, entry_root, invalidate_all, invalidate_page, is_physical, kernel_root,
-    load_program_space, load_space, map_device,
+    load_program_space, load_space, map_device, stay_in_space,
 };
 pub(crate) use tags::{MOST_TAGS, invalidate_tagged, tags};
 pub(crate) use user::run as run_program;

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::cpu::{self, msr, write_msr};
 use super::gdt::Tss;
-use crate::hw::handlers;
+use crate::hw::{Window, handlers};
 
 /// CPUs that the kernel can run.
 pub const MAX_CPUS: usize = 16;
@@ -70,6 +70,11 @@ pub struct PerCpu {
     pub kernel_sp: AtomicUsize,
     /// The `UserState` that is in this CPU's registers now, or 0.
     pub live: AtomicUsize,
+    /// The [`Window`] of the program whose address space is loaded.
+    window_base: AtomicUsize,
+    window_end: AtomicUsize,
+    /// The base of the window for which the descriptor table and the selectors were loaded.
+    segments_base: AtomicUsize,
     /// How often the CPU has dropped all translations that are not global.
     flushes: AtomicU64,
     counters: [AtomicU64; MAX_COUNTERS],
@@ -141,6 +146,9 @@ impl PerCpu {
             reschedule: AtomicU32::new(0),
             kernel_sp: AtomicUsize::new(0),
             live: AtomicUsize::new(0),
+            window_base: AtomicUsize::new(Window::ALL.base),
+            window_end: AtomicUsize::new(Window::ALL.end),
+            segments_base: AtomicUsize::new(0),
             flushes: AtomicU64::new(0),
             counters: [const { AtomicU64::new(0) }; MAX_COUNTERS],
         }
@@ -207,6 +215,37 @@ pub fn cpu_count() -> usize {
 /// One more CPU runs.
 pub fn set_cpu_count(count: usize) {
     COUNT.store(count, Ordering::Release);
+}
+
+/// Where the current task's program is. Its base, and the end that is read after it, may be those
+/// before and after a promotion: the sum is still in no other program's region, since this CPU has
+/// loaded another root in between.
+#[inline]
+pub fn window() -> Window {
+    Window {
+        base: load!(window_base, "{}"),
+        end: load!(window_end, "{}"),
+    }
+}
+
+/// Sets where the program is whose address space this CPU has just loaded. Interrupts are off.
+#[inline]
+pub fn set_window(window: Window) {
+    let this = this();
+    this.window_base.store(window.base, Ordering::Relaxed);
+    this.window_end.store(window.end, Ordering::Relaxed);
+}
+
+/// The base for which this CPU's segments were loaded. Interrupts are off.
+#[inline]
+pub fn segments_base() -> usize {
+    load!(segments_base, "{}")
+}
+
+/// The segments are loaded for this base. Interrupts are off.
+#[inline]
+pub fn set_segments_base(base: usize) {
+    this().segments_base.store(base, Ordering::Relaxed);
 }
 
 /// The word kept for the scheduler.

@@ -599,6 +599,15 @@ pub(crate) fn load_program_space(
     load(root.0 | tag.number as u64 | if tag.keeps { KEEPS } else { 0 });
 }
 
+/// As [`load_program_space`] where both roots are loaded already: for another program of the same
+/// space.
+#[inline]
+pub(crate) fn stay_in_space(is_trusted: impl FnOnce() -> bool) {
+    if mitigations::is_told_of_spaces() && !is_trusted() {
+        mitigations::forget_predictions();
+    }
+}
+
 /// Drops this CPU's translation of one page of the current address space.
 #[inline]
 pub(crate) fn invalidate_page(at: VirtAddr) {

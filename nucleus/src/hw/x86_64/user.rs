@@ -7,6 +7,8 @@ use super::fpu::UserState;
 use super::gdt::{KERNEL_CODE, USER_CODE, USER_CODE_32, USER_DATA};
 use super::{irq, percpu};
 use crate::VirtAddr;
+use crate::counters::Counter;
+use crate::hw::Window;
 use crate::hw::registers::{Event, Registers};
 
 /// Prepares this CPU for `syscall`.
@@ -30,15 +32,19 @@ pub fn enable_syscall() {
 }
 
 /// Makes registers that came from anywhere safe to enter a program with. False if the program
-/// can't even be entered there.
+/// can't even be entered there: the processor would fault in the kernel, or a program in a small
+/// space would run 64-bit code.
 #[inline]
-fn make_safe(regs: &mut Registers) -> bool {
+fn make_safe(regs: &mut Registers, window: Window) -> bool {
     regs.rflags = regs.rflags & rflags::PROGRAM | rflags::INTERRUPT | 2;
     regs.ss = u64::from(USER_DATA);
     if regs.cs == u64::from(USER_CODE_32) {
         regs.rip &= 0xffff_ffff;
         regs.rsp &= 0xffff_ffff;
-        return true;
+        return !window.is_small() || regs.rip < window.end as u64;
+    }
+    if window.is_small() {
+        return false;
     }
     regs.cs = u64::from(USER_CODE);
     (regs.rip << 16) as i64 >> 16 == regs.rip as i64
@@ -54,7 +60,7 @@ pub(crate) fn run(
 ) -> Event {
     debug_assert_eq!(percpu::preempt_count(), 0);
     debug_assert!(cpu::irqs_enabled());
-    if !make_safe(regs) {
+    if !make_safe(regs, percpu::window()) {
         return Event::Exception {
             vector: vector::PROTECTION as u8,
             code: 0,
@@ -78,7 +84,10 @@ pub(crate) fn run(
         }
         vector::PAGE_FAULT => {
             let addr = VirtAddr(cpu::fault_address());
+            // Its segments may be older than the window.
+            let base = percpu::segments_base();
             cpu::irqs_enable();
+            let addr = Window { base, end: 0 }.program_address(addr);
             let access = fault::access(exit.error);
             Event::PageFault {
                 addr,
@@ -94,6 +103,13 @@ pub(crate) fn run(
         number @ vector::DEVICES.. => {
             irq::handle(number, true);
             percpu::preempt_program();
+            cpu::irqs_enable();
+            Event::Interrupt
+        }
+        vector::PROTECTION
+            if percpu::segments_base() != 0 && exit.error == 0 && state.turn_segments(regs) =>
+        {
+            Counter::segments_turned.add(1);
             cpu::irqs_enable();
             Event::Interrupt
         }

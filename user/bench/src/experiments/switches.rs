@@ -1,9 +1,14 @@
 //! Switches between processes and between threads: a token passed round a ring, and `sched_yield`.
 
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 
+use support::narrow;
+
+use crate::partner::Program;
 use crate::{Bench, Experiment, Failure, Gate, Partner, Shared, call, cpus};
 
 /// The experiment; its help describes it.
@@ -18,6 +23,7 @@ switches/processes-8-same      eight on one CPU
 switches/processes-2-other     two, on two CPUs
 switches/processes-8-other     eight, by turns on two CPUs
 switches/threads-...           the same with threads of one process
+switches/narrow-2-same         two 32-bit processes on one CPU: in small spaces with `spaces=small`
 
 sched_yield on one CPU: one call where there is nobody else; a turn of another process or thread,
 there and back, with as many calls as the kernel wants for it:
@@ -45,6 +51,13 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
             })?;
         }
     }
+    bench
+        .row("switches/narrow-2-same")
+        .batch(2000)
+        .run(|meter| {
+            let mut program = Narrow::start()?;
+            meter.measure(|n| program.rounds((n / 2) as u32))
+        })?;
     bench.row("switches/yield-alone").batch(1000).measure(|n| {
         for _ in 0..n {
             call!(sched_yield())?;
@@ -66,6 +79,31 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
         thread::Builder::new().spawn(move || take_turns(&theirs))?;
         meter.measure(|n| give_turns(&turns, n))
     })
+}
+
+/// Two 32-bit programs that pass a byte to and fro.
+struct Narrow(Program);
+
+impl Narrow {
+    fn start() -> Result<Self, Failure> {
+        let child = Command::new(narrow::program()?)
+            .args(["serve", "0"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        Ok(Self(Program(child)))
+    }
+
+    /// So many round trips, of two steps each.
+    fn rounds(&mut self, count: u32) -> Result<(), Failure> {
+        let child = &mut self.0.0;
+        let (Some(to), Some(from)) = (&mut child.stdin, &mut child.stdout) else {
+            return Err(Failure::from("no pipes to the program"));
+        };
+        to.write_all(&count.to_le_bytes())?;
+        from.read_exact(&mut [0])?;
+        Ok(())
+    }
 }
 
 /// Turns of the partner of a row with `sched_yield`.

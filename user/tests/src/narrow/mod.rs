@@ -6,6 +6,7 @@ use support::prelude::*;
 pub mod files;
 pub mod objects;
 pub mod processes;
+pub mod small;
 pub mod sockets;
 pub mod time;
 
