@@ -57,7 +57,7 @@ pub struct Registers {
     pub rdi: u64,
     pub orig_rax: u64,
     pub rip: u64,
-    /// 0x33 for a 64-bit program, 0x23 for a 32-bit one.
+    /// 0x33 in 64-bit code, 0x23 or one of the program's own segments in 32-bit code.
     pub cs: u64,
     pub rflags: u64,
     pub rsp: u64,

@@ -6,14 +6,16 @@
 //! CPU's registers hold; a state that is live on one CPU is current nowhere else.
 
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
+use alloc::sync::Arc;
 use core::arch::asm;
 use core::arch::x86_64::__cpuid_count;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::cpu::{self, Features, features, msr, write_msr};
-use super::gdt::{self, FIRST_TLS, USER_CODE, USER_CODE_32, USER_DATA};
+use super::gdt::{self, FIRST_TLS};
 use super::{mitigations, percpu};
+use crate::hw::local_segments::LocalSegments;
 use crate::hw::registers::{Selectors, TLS_SEGMENTS};
 use crate::{OutOfMemory, speculation};
 
@@ -103,6 +105,8 @@ struct Inner {
     selectors: Selectors,
     /// The program's bits of `SPEC_CTRL`.
     restrictions: u32,
+    /// The local segments of a 32-bit program; none for a 64-bit one.
+    local: Option<Arc<LocalSegments>>,
     // The save area follows, marked as a signal frame's is.
 }
 
@@ -166,14 +170,27 @@ impl Inner {
             } else {
                 asm!("fxrstor64 [{}]", in(reg) area, options(nostack, preserves_flags));
             }
-            let inner = &*this.as_ptr();
+            let inner = &mut *this.as_ptr();
             load_selectors(inner);
+            // A local segment may have another base by now.
+            for (at, selector) in [inner.selectors.fs, inner.selectors.gs]
+                .into_iter()
+                .enumerate()
+            {
+                if selector & LOCAL != 0 {
+                    let word = gdt::descriptor(percpu::this(), u64::from(selector));
+                    inner.bases[at] = word.map_or(0, base);
+                }
+            }
             let [fs, gs] = inner.bases;
             write_fs(fs);
             write_user_gs(gs);
         }
     }
 }
+
+/// The bit of a selector of a local segment.
+const LOCAL: u16 = 4;
 
 /// The data selectors in this CPU's registers. The kernel loads none of its own.
 fn read_selectors() -> Selectors {
@@ -187,17 +204,18 @@ fn read_selectors() -> Selectors {
     Selectors { ds, es, fs, gs }
 }
 
-/// A selector that the CPU will load: as it is, or 0 in the place of one that it would refuse.
-fn loadable(selector: u16, descriptors: &[u64; TLS_SEGMENTS]) -> u16 {
-    let index = usize::from(selector >> 3);
-    let there = match index {
-        0 => true,
-        _ if [USER_CODE_32, USER_DATA, USER_CODE].contains(&(selector | 3)) => true,
-        _ => speculation::get(descriptors, index.wrapping_sub(FIRST_TLS))
-            .is_some_and(|descriptor| *descriptor != 0),
-    };
-    let local = selector & 4 != 0;
-    if there && !local { selector } else { 0 }
+/// A data selector that the CPU will load: as it is, or 0 in the place of one that it would refuse.
+fn loadable(selector: u16) -> u16 {
+    // Data, or code that may be read.
+    const IS_CODE: u64 = 1 << 43;
+    const IS_READABLE_CODE: u64 = IS_CODE | 1 << 41;
+    if selector <= 3 {
+        return selector;
+    }
+    match gdt::descriptor(percpu::this(), u64::from(selector)) {
+        Some(word) if word & IS_READABLE_CODE != IS_CODE => selector,
+        _ => 0,
+    }
 }
 
 /// Makes this CPU's data selectors and descriptors those of a program. The bases of FS and GS are
@@ -209,7 +227,6 @@ fn loadable(selector: u16, descriptors: &[u64; TLS_SEGMENTS]) -> u16 {
 unsafe fn load_selectors(inner: &Inner) {
     let now = read_selectors();
     gdt::set_tls(percpu::this(), &inner.descriptors);
-    let load = |selector| loadable(selector, &inner.descriptors);
     let Selectors { ds, es, fs, gs } = inner.selectors;
     let differs = |wanted: u16, now: u16| wanted != now || wanted > 3;
     // SAFETY: each selector is null or names a segment of programs' privilege that is present. The
@@ -217,26 +234,24 @@ unsafe fn load_selectors(inner: &Inner) {
     // no interrupt comes between.
     unsafe {
         if differs(ds, now.ds) {
-            asm!("mov ds, {0:x}", in(reg) load(ds), options(nostack, preserves_flags));
+            asm!("mov ds, {0:x}", in(reg) loadable(ds), options(nostack, preserves_flags));
         }
         if differs(es, now.es) {
-            asm!("mov es, {0:x}", in(reg) load(es), options(nostack, preserves_flags));
+            asm!("mov es, {0:x}", in(reg) loadable(es), options(nostack, preserves_flags));
         }
         if differs(fs, now.fs) {
-            asm!("mov fs, {0:x}", in(reg) load(fs), options(nostack, preserves_flags));
+            asm!("mov fs, {0:x}", in(reg) loadable(fs), options(nostack, preserves_flags));
         }
         if differs(gs, now.gs) {
-            asm!("swapgs", "mov gs, {0:x}", "swapgs", in(reg) load(gs),
+            asm!("swapgs", "mov gs, {0:x}", "swapgs", in(reg) loadable(gs),
                 options(nostack, preserves_flags));
         }
     }
 }
 
-/// The base of the segment that a selector names, if it is one of a thread's own.
-fn base_of(selector: u16, descriptors: &[u64; TLS_SEGMENTS]) -> Option<u64> {
-    let index = usize::from(selector >> 3).checked_sub(FIRST_TLS)?;
-    let descriptor = *speculation::get(descriptors, index)?;
-    Some(descriptor >> 16 & 0xff_ffff | descriptor >> 56 << 24)
+/// The base of a segment.
+fn base(descriptor: u64) -> u64 {
+    descriptor >> 16 & 0xff_ffff | descriptor >> 56 << 24
 }
 
 /// # Safety
@@ -313,6 +328,8 @@ impl UserState {
         // SAFETY: the size is not 0.
         let memory = unsafe { alloc_zeroed(layout()) };
         let inner = NonNull::new(memory.cast::<Inner>()).ok_or(OutOfMemory)?;
+        // SAFETY: the allocation holds the structure, and zero is a value of all its other fields.
+        unsafe { (&raw mut (*inner.as_ptr()).local).write(None) };
         let mut state = UserState { inner };
         state.reset();
         Ok(state)
@@ -322,10 +339,13 @@ impl UserState {
     pub fn duplicate(&self) -> Result<UserState, OutOfMemory> {
         let copy = UserState::new()?;
         self.sync();
-        // SAFETY: both allocations have this size, and the new one is not published yet.
+        // SAFETY: both allocations have this size, and the new one is not published yet. What it
+        // has of the local segments, nothing, is replaced by another reference to them.
         unsafe {
             let from = self.inner.as_ptr().cast::<u8>();
             from.copy_to_nonoverlapping(copy.inner.as_ptr().cast(), layout().size());
+            let local = self.local_segments().cloned();
+            (&raw mut (*copy.inner.as_ptr()).local).write(local);
         }
         Ok(copy)
     }
@@ -377,12 +397,28 @@ impl UserState {
             .into_iter()
             .enumerate()
         {
-            match base_of(new, &inner.descriptors) {
-                Some(base) => inner.bases[i] = base,
+            let own = |n: usize| speculation::get(&inner.descriptors, n);
+            let index = usize::from(new >> 3).checked_sub(FIRST_TLS);
+            match index.filter(|_| new & LOCAL == 0).and_then(own) {
+                Some(descriptor) => inner.bases[i] = base(*descriptor),
                 None if new != old => inner.bases[i] = 0,
                 None => {}
             }
         }
+    }
+
+    /// The local segments of a 32-bit program.
+    #[inline]
+    pub fn local_segments(&self) -> Option<&Arc<LocalSegments>> {
+        // SAFETY: owned by `self`; the CPU does not change it.
+        unsafe { self.inner.as_ref().local.as_ref() }
+    }
+
+    /// Makes it the state of a 32-bit program with these local segments, or of a 64-bit one.
+    pub fn set_local_segments(&mut self, local: Option<Arc<LocalSegments>>) {
+        self.take();
+        // SAFETY: owned by `self`, and not live any more.
+        unsafe { self.inner.as_mut().local = local };
     }
 
     /// Sets the program's bits of `SPEC_CTRL`.
@@ -410,6 +446,14 @@ impl UserState {
     #[inline]
     fn is_live(&self) -> bool {
         percpu::this().live.load(Ordering::Relaxed) == self.inner.as_ptr() as usize
+    }
+
+    /// Whether another thread has changed the local segments since this CPU made its copy.
+    #[inline]
+    fn has_stale_segments(&self) -> bool {
+        let stamp = percpu::this().local_stamp.load(Ordering::Relaxed);
+        self.local_segments()
+            .is_some_and(|local| local.stamp() != stamp)
     }
 
     /// Brings the memory up to date; the registers stay live.
@@ -455,8 +499,9 @@ impl UserState {
     /// change it. Interrupts are off until the program is entered.
     #[inline]
     pub fn make_live(&mut self, wanted: [u64; 2]) {
-        if !self.is_live() {
+        if !self.is_live() || self.has_stale_segments() {
             save_live();
+            gdt::set_program(percpu::this(), self.local_segments().map(|local| &**local));
             // SAFETY: interrupts are off; the state is valid by construction.
             unsafe { Inner::load(self.inner) };
             // SAFETY: owned by `self`.
@@ -579,8 +624,11 @@ impl Drop for UserState {
             percpu::this().live.store(0, Ordering::Relaxed);
         }
         cpu::irqs_restore(irqs);
-        // SAFETY: allocated with this layout, and no CPU holds it live: a state that is live on a
-        // CPU belongs to the task that runs there, which is the one that drops it.
-        unsafe { dealloc(self.inner.as_ptr().cast(), layout()) };
+        // SAFETY: owned by `self`, allocated with this layout, and no CPU holds it live: a state
+        // that is live on a CPU belongs to the task that runs there, which is the one that drops it.
+        unsafe {
+            self.inner.as_mut().local = None;
+            dealloc(self.inner.as_ptr().cast(), layout());
+        }
     }
 }

@@ -70,6 +70,9 @@ pub struct PerCpu {
     pub kernel_sp: AtomicUsize,
     /// The `UserState` that is in this CPU's registers now, or 0.
     pub live: AtomicUsize,
+    /// The stamp of the local segments in this CPU's table, and how many these are.
+    pub local_stamp: AtomicU64,
+    pub local_used: AtomicUsize,
     /// How often the CPU has dropped all translations that are not global.
     flushes: AtomicU64,
     counters: [AtomicU64; MAX_COUNTERS],
@@ -141,6 +144,8 @@ impl PerCpu {
             reschedule: AtomicU32::new(0),
             kernel_sp: AtomicUsize::new(0),
             live: AtomicUsize::new(0),
+            local_stamp: AtomicU64::new(0),
+            local_used: AtomicUsize::new(0),
             flushes: AtomicU64::new(0),
             counters: [const { AtomicU64::new(0) }; MAX_COUNTERS],
         }

@@ -4,7 +4,7 @@ use super::cpu::{self, msr, rflags, write_msr};
 use super::entry::{self, INT_80, SYSCALL};
 use super::fault::{self, vector};
 use super::fpu::UserState;
-use super::gdt::{KERNEL_CODE, USER_CODE, USER_CODE_32, USER_DATA};
+use super::gdt::{self, KERNEL_CODE, USER_CODE, USER_CODE_32, USER_DATA};
 use super::{irq, percpu};
 use crate::VirtAddr;
 use crate::hw::registers::{Event, Registers};
@@ -18,30 +18,65 @@ pub fn enable_syscall() {
         | rflags::ALIGNMENT
         | rflags::NESTED
         | rflags::IO_PRIVILEGE;
-    // SAFETY: the entry is prepared for these selectors and flags. `syscall` in compatibility mode
-    // exists on one maker's CPUs only; no program for Linux relies on it, and it goes to the same
-    // entry, which treats it as any other.
+    // SAFETY: the entries are prepared for these selectors and flags. Where 32-bit code has
+    // `syscall`, it has an entry of its own; `sysenter` faults there without a code segment.
     unsafe {
         write_msr(msr::STAR, selectors);
         write_msr(msr::LSTAR, entry::syscall_address() as u64);
-        write_msr(msr::CSTAR, entry::syscall_address() as u64);
+        write_msr(msr::CSTAR, entry::syscall_32_address() as u64);
         write_msr(msr::SFMASK, mask);
+        write_msr(msr::SYSENTER_CS, 0);
     }
 }
 
-/// Makes registers that came from anywhere safe to enter a program with. False if the program
-/// can't even be entered there.
+/// Makes the flags of registers that came from anywhere safe to enter a program with. Returns
+/// whether all of them are: 64-bit code with the usual segments, of a program that may run it.
 #[inline]
-fn make_safe(regs: &mut Registers) -> bool {
+fn is_plain(regs: &mut Registers, state: &UserState) -> bool {
     regs.rflags = regs.rflags & rflags::PROGRAM | rflags::INTERRUPT | 2;
-    regs.ss = u64::from(USER_DATA);
-    if regs.cs == u64::from(USER_CODE_32) {
-        regs.rip &= 0xffff_ffff;
-        regs.rsp &= 0xffff_ffff;
-        return true;
+    (regs.cs, regs.ss) == (u64::from(USER_CODE), u64::from(USER_DATA))
+        && state.local_segments().is_none()
+        && (regs.rip << 16) as i64 >> 16 == regs.rip as i64
+}
+
+/// Makes registers safe that may name other segments, by the descriptors that this CPU has: what
+/// the program could load itself, and an instruction pointer within the limit of its code.
+///
+/// # Errors
+/// The error code of the general protection fault that the program has instead: the selector, or 0.
+///
+/// # Context
+/// Interrupts are off, and stay off until the program is entered; its state is live.
+#[inline(never)]
+fn make_safe(regs: &mut Registers) -> Result<(), u64> {
+    /// Present, of programs' privilege, code or data.
+    const MASK: u64 = 0xf8 << 40;
+    const CODE: u64 = 0xf8 << 40;
+    const DATA: u64 = 0xf0 << 40;
+    const WRITABLE: u64 = 1 << 41;
+    const LONG: u64 = 1 << 53;
+    let this = percpu::this();
+    for selector in [&mut regs.cs, &mut regs.ss] {
+        *selector = *selector & 0xffff | 3;
     }
-    regs.cs = u64::from(USER_CODE);
-    (regs.rip << 16) as i64 >> 16 == regs.rip as i64
+    let code = gdt::descriptor(this, regs.cs).filter(|word| word & MASK == CODE);
+    let code = code.ok_or(regs.cs & 0xfffc)?;
+    let stack = gdt::descriptor(this, regs.ss);
+    let is_stack = |word: &u64| word & (MASK | WRITABLE) == DATA | WRITABLE;
+    if !stack.as_ref().is_some_and(is_stack) {
+        return Err(regs.ss & 0xfffc);
+    }
+    if code & LONG != 0 {
+        let is_canonical = (regs.rip << 16) as i64 >> 16 == regs.rip as i64;
+        return if is_canonical { Ok(()) } else { Err(0) };
+    }
+    regs.rip &= 0xffff_ffff;
+    regs.rsp &= 0xffff_ffff;
+    if regs.rip <= gdt::limit(code) {
+        Ok(())
+    } else {
+        Err(0)
+    }
 }
 
 /// Runs the program in the current address space until something happens; see
@@ -54,12 +89,7 @@ pub(crate) fn run(
 ) -> Event {
     debug_assert_eq!(percpu::preempt_count(), 0);
     debug_assert!(cpu::irqs_enabled());
-    if !make_safe(regs) {
-        return Event::Exception {
-            vector: vector::PROTECTION as u8,
-            code: 0,
-        };
-    }
+    let is_plain = is_plain(regs, state);
     cpu::irqs_disable();
     // Comes back with interrupts off and no wish left to reschedule.
     percpu::preempt_program();
@@ -68,6 +98,13 @@ pub(crate) fn run(
         return Event::Interrupt;
     }
     state.make_live([regs.fs_base, regs.gs_base]);
+    if !is_plain && let Err(code) = make_safe(regs) {
+        cpu::irqs_enable();
+        return Event::Exception {
+            vector: vector::PROTECTION as u8,
+            code,
+        };
+    }
     // SAFETY: interrupts are off, the registers were made safe, and lie where `UserContext` puts
     // them; the scheduler loaded the task's address space.
     let exit = unsafe { entry::enter_user(regs) };
