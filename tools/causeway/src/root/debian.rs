@@ -70,23 +70,57 @@ pub enum There {
     Add,
 }
 
+/// For which processors a root's programs are, but for packages that name another architecture.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Architecture {
+    #[default]
+    Amd64,
+    /// 32-bit programs.
+    I386,
+}
+
+impl Architecture {
+    /// Debian's word for it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Amd64 => "amd64",
+            Self::I386 => "i386",
+        }
+    }
+
+    /// That of a root that was made.
+    fn of(root: &Path) -> Self {
+        let arch = fs::read_to_string(root.join("var/lib/dpkg/arch")).unwrap_or_default();
+        match arch.lines().next() {
+            Some("i386") => Self::I386,
+            _ => Self::Amd64,
+        }
+    }
+}
+
 /// Makes `folder` a root with `packages` and all that Debian calls essential, or adds packages to
-/// it.
+/// it, which has its own architecture.
 ///
 /// With `fresh`, the packages are looked up anew although this set was installed before.
 ///
 /// # Errors
 /// A sentence with the reason: a package that does not exist, no network, a folder that
 /// is something else.
-pub fn make(folder: &Path, packages: &[String], there: There, fresh: bool) -> Result<()> {
+pub fn make(
+    folder: &Path,
+    packages: &[String],
+    architecture: Architecture,
+    there: There,
+    fresh: bool,
+) -> Result<()> {
     if there == There::Add {
         return add(folder, packages);
     }
     check_place(folder, there == There::Replace)?;
-    let packages = checked_names(packages)?;
+    let packages = checked_names(packages, architecture)?;
     let cache = cache::folder("debian")?;
     let _lock = cache::lock(&cache)?;
-    let recipe = Recipe::new(packages)?;
+    let recipe = Recipe::new(packages, architecture)?;
     let tar = cache.join(recipe.name());
     if fresh || !tar.is_file() {
         recipe.install(&cache, &tar)?;
@@ -94,8 +128,12 @@ pub fn make(folder: &Path, packages: &[String], there: There, fresh: bool) -> Re
         let _ = fs::write(tar.with_extension("packages"), recipe.packages.join(" "));
     }
     unpack(&tar, folder)?;
+    let kind = match architecture {
+        Architecture::Amd64 => "",
+        Architecture::I386 => " for i386",
+    };
     println!(
-        "{}: Debian {SUITE} with {}",
+        "{}: Debian {SUITE}{kind} with {}",
         folder.display(),
         recipe.packages.join(" ")
     );
@@ -113,15 +151,16 @@ fn add(folder: &Path, packages: &[String]) -> Result<()> {
     }
     let status =
         fs::read_to_string(&status).with_context(|| format!("cannot read {}", status.display()))?;
-    let mut packages = checked_names(packages)?;
-    packages.retain(|name| !is_installed(&status, name));
+    let architecture = Architecture::of(folder);
+    let mut packages = checked_names(packages, architecture)?;
+    packages.retain(|name| !is_installed(&status, name, architecture));
     if packages.is_empty() {
         println!("{}: all of these packages are installed", folder.display());
         return Ok(());
     }
     let cache = cache::folder("debian")?;
     let _lock = cache::lock(&cache)?;
-    let recipe = Recipe::new(packages)?;
+    let recipe = Recipe::new(packages, architecture)?;
     let temporary = tempfile::tempdir_in(&cache).context("cannot make a temporary folder")?;
     let (old, new) = (temporary.path().join("old"), temporary.path().join("new"));
     pack(folder, &old)?;
@@ -132,9 +171,9 @@ fn add(folder: &Path, packages: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Whether dpkg's database says that a package is installed.
-fn is_installed(status: &str, name: &str) -> bool {
-    let (name, architecture) = name.split_once(':').unwrap_or((name, "amd64"));
+/// Whether the database of dpkg in a root of this architecture says that a package is installed.
+fn is_installed(status: &str, name: &str, native: Architecture) -> bool {
+    let (name, architecture) = name.split_once(':').unwrap_or((name, native.name()));
     status.split("\n\n").any(|package| {
         let is = |line: String| package.lines().any(|other| other == line);
         is(format!("Package: {name}"))
@@ -170,15 +209,16 @@ fn check_place(folder: &Path, replace: bool) -> Result<()> {
     Ok(())
 }
 
-/// The packages, sorted, each once; the default ones if none are named.
-fn checked_names(packages: &[String]) -> Result<Vec<String>> {
+/// The packages for a root of this architecture, sorted, each once; the default ones if none are
+/// named.
+fn checked_names(packages: &[String], native: Architecture) -> Result<Vec<String>> {
     let mut names: Vec<String> = if packages.is_empty() {
         DEFAULT.iter().map(ToString::to_string).collect()
     } else {
         packages.to_vec()
     };
     for name in &names {
-        let (package, architecture) = name.split_once(':').unwrap_or((name, "amd64"));
+        let (package, architecture) = name.split_once(':').unwrap_or((name, native.name()));
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c);
         let starts_well = package.starts_with(|c: char| c.is_ascii_alphanumeric());
         if package.len() < 2 || !starts_well || !package.chars().all(plain) {
@@ -186,6 +226,9 @@ fn checked_names(packages: &[String]) -> Result<Vec<String>> {
         }
         if !["amd64", "i386"].contains(&architecture) {
             bail!("`{name}`: only packages for amd64 and i386 can run");
+        }
+        if native == Architecture::I386 && architecture == "amd64" {
+            bail!("`{name}`: a root for i386 has no packages for amd64");
         }
     }
     names.sort();
@@ -196,13 +239,14 @@ fn checked_names(packages: &[String]) -> Result<Vec<String>> {
 /// The packages to install, and their source.
 struct Recipe {
     packages: Vec<String>,
+    architecture: Architecture,
     /// Files that name apt's sources; none for Debian's usual ones.
     sources: Vec<PathBuf>,
 }
 
 impl Recipe {
     /// The packages from this machine's own sources if it runs the same Debian.
-    fn new(packages: Vec<String>) -> Result<Self> {
+    fn new(packages: Vec<String>, architecture: Architecture) -> Result<Self> {
         let system = fs::read_to_string("/etc/os-release").unwrap_or_default();
         let same = system
             .lines()
@@ -213,13 +257,20 @@ impl Recipe {
             sources.push("/etc/apt/sources.list".into());
             sources.retain(|file| names_suite(file));
         }
-        Ok(Self { packages, sources })
+        Ok(Self {
+            packages,
+            architecture,
+            sources,
+        })
     }
 
     /// The name of the finished root in the cache: another one for each thing that may change it.
     fn name(&self) -> String {
         let mut hash = DefaultHasher::new();
         (&self.packages, SUITE, FINISH).hash(&mut hash);
+        if self.architecture != Architecture::default() {
+            self.architecture.name().hash(&mut hash);
+        }
         for file in &self.sources {
             fs::read(file).unwrap_or_default().hash(&mut hash);
         }
@@ -252,9 +303,10 @@ impl Recipe {
         self.run(install, new)
     }
 
-    /// Whether there are packages for 32-bit programs.
+    /// Whether there are packages for 32-bit programs beside others.
     fn is_mixed(&self) -> bool {
-        self.packages.iter().any(|name| name.ends_with(":i386"))
+        self.architecture == Architecture::Amd64
+            && self.packages.iter().any(|name| name.ends_with(":i386"))
     }
 
     /// A script with its variables set.
@@ -274,6 +326,8 @@ impl Recipe {
         install.args(["--verbose", "--format=tar", "--components=main"]);
         if self.is_mixed() {
             install.arg("--architectures=amd64,i386");
+        } else {
+            install.arg(format!("--architectures={}", self.architecture.name()));
         }
         install.arg(word("--aptopt=", &settings));
         // The packages of earlier times go in, all of them come out; the guest has a /dev of its
@@ -605,7 +659,7 @@ mod tests {
     fn names_are_checked() {
         let names = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-            checked_names(&names)
+            checked_names(&names, Architecture::Amd64)
         };
         assert_eq!(names(&["git", "g++", "git"]).unwrap(), ["g++", "git"]);
         assert_eq!(names(&[]).unwrap().len(), DEFAULT.len());
@@ -613,6 +667,9 @@ mod tests {
         for bad in ["-o", "a b", "?essential", "x", "Git", "git:arm64", ""] {
             assert!(names(&[bad]).is_err(), "{bad}");
         }
+        let narrow = |name: &str| checked_names(&[name.into()], Architecture::I386);
+        assert!(narrow("bash").is_ok() && narrow("bash:i386").is_ok());
+        assert!(narrow("bash:amd64").is_err());
     }
 
     #[test]
@@ -637,10 +694,11 @@ mod tests {
         let status = "Package: git\nStatus: install ok installed\nArchitecture: amd64\n\n\
                       Package: vim\nStatus: deinstall ok config-files\nArchitecture: amd64\n\n\
                       Package: netbase\nArchitecture: all\nStatus: install ok installed\n";
-        let there = ["git", "netbase", "git:amd64"].map(|name| is_installed(status, name));
-        assert_eq!(there, [true; 3]);
-        let missing = ["gi", "vim", "git:i386"].map(|name| is_installed(status, name));
-        assert_eq!(missing, [false; 3]);
+        let installed = |name: &str| is_installed(status, name, Architecture::Amd64);
+        assert_eq!(["git", "netbase", "git:amd64"].map(installed), [true; 3]);
+        assert_eq!(["gi", "vim", "git:i386"].map(installed), [false; 3]);
+        let installed = |name: &str| is_installed(status, name, Architecture::I386);
+        assert_eq!(["git", "netbase"].map(installed), [false, true]);
     }
 
     #[test]

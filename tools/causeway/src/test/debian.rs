@@ -20,6 +20,7 @@ use crate::options;
 use crate::project;
 use crate::qemu::{Boot, Machine};
 use crate::root::Root;
+use crate::root::debian::Architecture;
 
 /// The time for a batch, in seconds.
 const TIMEOUT: u64 = 900;
@@ -30,6 +31,7 @@ struct System {
     name: &'static str,
     /// Separated by blanks; Debian's essential packages come on top.
     packages: &'static str,
+    architecture: Architecture,
     /// In pairs that take about the same time, since two guests run at once.
     batches: &'static [Batch],
     /// Only with `--long`, or when a script of it is named.
@@ -40,7 +42,7 @@ impl System {
     /// Its folder.
     fn folder(&self) -> Result<PathBuf> {
         let packages: Vec<&str> = self.packages.split_whitespace().collect();
-        roots::folder(self.name, &packages)
+        roots::folder_for(self.architecture, self.name, &packages)
     }
 }
 
@@ -52,6 +54,14 @@ pub(super) fn folder() -> Result<PathBuf> {
     SYSTEMS[0].folder()
 }
 
+/// The folder of the root of 32-bit programs.
+///
+/// # Errors
+/// When it cannot be made.
+pub(super) fn folder_of_32_bits() -> Result<PathBuf> {
+    SYSTEMS[1].folder()
+}
+
 /// Scripts that run in one boot, each in a folder of its own.
 type Batch = &'static [&'static str];
 
@@ -61,6 +71,7 @@ const SYSTEMS: &[System] = &[
         packages: "bash bc bzip2 coreutils curl file findutils gawk gcc gdb git grep gzip iproute2 less libc6-dev \
                    make mount netbase nginx-light perl procps python3 redis-server redis-tools sed sqlite3 strace \
                    tar util-linux xz-utils",
+        architecture: Architecture::Amd64,
         batches: &[
             &["bash", "coreutils", "text", "procps", "machine", "jobs"],
             &["gcc", "perl"],
@@ -70,11 +81,23 @@ const SYSTEMS: &[System] = &[
         long: false,
     },
     System {
+        name: "debian-32",
+        packages: "bash bc bzip2 coreutils file findutils gawk grep gzip less mount perl procps python3 sed sqlite3 \
+                   tar util-linux xz-utils",
+        architecture: Architecture::I386,
+        batches: &[
+            &["bash", "coreutils", "text", "archives"],
+            &["python", "sqlite", "perl"],
+        ],
+        long: false,
+    },
+    System {
         name: "more",
         packages: "acl apt attr bash bsdextrautils coreutils cpio dash dpkg e2fsprogs expect htop iproute2 \
                    iputils-ping jq libcap2-bin lsof lua5.4 mount nano netcat-openbsd nodejs openssh-client \
                    openssh-server php-cli procps psmisc python3 rsync ruby screen socat tcl tmux unzip util-linux \
                    vim-tiny zip zsh zstd",
+        architecture: Architecture::Amd64,
         batches: &[&["more"]],
         long: true,
     },
