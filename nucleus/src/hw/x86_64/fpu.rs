@@ -206,14 +206,18 @@ fn read_selectors() -> Selectors {
 
 /// A data selector that the CPU will load: as it is, or 0 in the place of one that it would refuse.
 fn loadable(selector: u16) -> u16 {
-    // Data, or code that may be read.
+    // Present, and data or code that may be read.
     const IS_CODE: u64 = 1 << 43;
-    const IS_READABLE_CODE: u64 = IS_CODE | 1 << 41;
+    const IS_READABLE: u64 = 1 << 41;
     if selector <= 3 {
         return selector;
     }
     match gdt::descriptor(percpu::this(), u64::from(selector)) {
-        Some(word) if word & IS_READABLE_CODE != IS_CODE => selector,
+        Some(word)
+            if word & gdt::PRESENT != 0 && (word & IS_CODE == 0 || word & IS_READABLE != 0) =>
+        {
+            selector
+        }
         _ => 0,
     }
 }

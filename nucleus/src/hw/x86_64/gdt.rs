@@ -243,9 +243,9 @@ pub fn set_program(data: &'static PerCpu, local: Option<&LocalSegments>) {
     unsafe { asm!("lldt {0:x}", in(reg) selector, options(nostack, preserves_flags)) };
 }
 
-/// The descriptor that a selector names in this CPU's tables, if programs may load it: one of the
-/// segments that all have, a thread's own or a local one, present. Interrupts are off, until the
-/// selector has been loaded.
+/// The descriptor that a selector names in this CPU's tables, if it is a program's: one of the
+/// segments that all have, a thread's own or a local one. It may be absent. Interrupts are off,
+/// until the selector has been loaded.
 pub fn descriptor(data: &'static PerCpu, selector: u64) -> Option<u64> {
     let index = selector as usize >> 3 & 0x1fff;
     // SAFETY: only this CPU changes its tables, and no interrupt comes between.
@@ -263,8 +263,11 @@ pub fn descriptor(data: &'static PerCpu, selector: u64) -> Option<u64> {
         }
         *speculation::get(&tables.global, index)?
     };
-    (word >> 47 & 1 != 0).then_some(word)
+    (word != 0).then_some(word)
 }
+
+/// In a descriptor: it may be loaded.
+pub const PRESENT: u64 = 1 << 47;
 
 /// The last offset in a segment of code.
 pub fn limit(descriptor: u64) -> u64 {

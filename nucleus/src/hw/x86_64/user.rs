@@ -43,40 +43,44 @@ fn is_plain(regs: &mut Registers, state: &UserState) -> bool {
 /// the program could load itself, and an instruction pointer within the limit of its code.
 ///
 /// # Errors
-/// The error code of the general protection fault that the program has instead: the selector, or 0.
+/// The vector and the error code of what the program has instead: the fault of the processor if it
+/// went on there.
 ///
 /// # Context
 /// Interrupts are off, and stay off until the program is entered; its state is live.
 #[inline(never)]
-fn make_safe(regs: &mut Registers) -> Result<(), u64> {
-    /// Present, of programs' privilege, code or data.
-    const MASK: u64 = 0xf8 << 40;
-    const CODE: u64 = 0xf8 << 40;
-    const DATA: u64 = 0xf0 << 40;
+fn make_safe(regs: &mut Registers) -> Result<(), (u64, u64)> {
+    /// Of programs' privilege, code or data.
+    const MASK: u64 = 0x78 << 40;
+    const CODE: u64 = 0x78 << 40;
+    const DATA: u64 = 0x70 << 40;
     const WRITABLE: u64 = 1 << 41;
     const LONG: u64 = 1 << 53;
     let this = percpu::this();
-    for selector in [&mut regs.cs, &mut regs.ss] {
+    let find = |selector: &mut u64, kind: u64, mask: u64, absent: u64| {
         *selector = *selector & 0xffff | 3;
-    }
-    let code = gdt::descriptor(this, regs.cs).filter(|word| word & MASK == CODE);
-    let code = code.ok_or(regs.cs & 0xfffc)?;
-    let stack = gdt::descriptor(this, regs.ss);
-    let is_stack = |word: &u64| word & (MASK | WRITABLE) == DATA | WRITABLE;
-    if !stack.as_ref().is_some_and(is_stack) {
-        return Err(regs.ss & 0xfffc);
-    }
-    if code & LONG != 0 {
-        let is_canonical = (regs.rip << 16) as i64 >> 16 == regs.rip as i64;
-        return if is_canonical { Ok(()) } else { Err(0) };
-    }
-    regs.rip &= 0xffff_ffff;
-    regs.rsp &= 0xffff_ffff;
-    if regs.rip <= gdt::limit(code) {
-        Ok(())
+        let error = *selector & 0xfffc;
+        match gdt::descriptor(this, *selector).filter(|word| word & mask == kind) {
+            Some(word) if word & gdt::PRESENT != 0 => Ok(word),
+            Some(_) => Err((absent, error)),
+            None => Err((vector::PROTECTION, error)),
+        }
+    };
+    let code = find(&mut regs.cs, CODE, MASK, vector::ABSENT)?;
+    find(
+        &mut regs.ss,
+        DATA | WRITABLE,
+        MASK | WRITABLE,
+        vector::STACK,
+    )?;
+    let is_there = if code & LONG != 0 {
+        (regs.rip << 16) as i64 >> 16 == regs.rip as i64
     } else {
-        Err(0)
-    }
+        regs.rip &= 0xffff_ffff;
+        regs.rsp &= 0xffff_ffff;
+        regs.rip <= gdt::limit(code)
+    };
+    is_there.then_some(()).ok_or((vector::PROTECTION, 0))
 }
 
 /// Runs the program in the current address space until something happens; see
@@ -98,10 +102,10 @@ pub(crate) fn run(
         return Event::Interrupt;
     }
     state.make_live([regs.fs_base, regs.gs_base]);
-    if !is_plain && let Err(code) = make_safe(regs) {
+    if !is_plain && let Err((vector, code)) = make_safe(regs) {
         cpu::irqs_enable();
         return Event::Exception {
-            vector: vector::PROTECTION as u8,
+            vector: vector as u8,
             code,
         };
     }
