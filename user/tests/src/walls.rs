@@ -60,7 +60,8 @@ const BOTH: &[u8] = &[
 /// Where the address behind the far jump is, and what it names.
 const BACK: usize = 11;
 const BACK_AT: usize = 17;
-/// Where the stack pointer and the address in the test are.
+/// Where the stack pointer and the address in the test are, and then the far address of the 32-bit
+/// code. A far return would not do: QEMU's emulator reads its stack as the kernel would.
 const SLOTS: usize = BOTH.len();
 
 /// A 64-bit program goes to 32-bit code, which makes a call and takes a signal, and comes back.
@@ -75,6 +76,9 @@ fn both_modes() -> Outcome {
             .add(BACK)
             .cast::<u32>()
             .write_unaligned((at + BACK_AT) as u32);
+        let far = memory.add(SLOTS + 16);
+        far.cast::<u32>().write_unaligned(at as u32);
+        far.add(4).cast::<u16>().write_unaligned(0x23);
     }
     call!(mprotect(
         memory.cast(),
@@ -93,11 +97,10 @@ fn both_modes() -> Outcome {
                 "push rbx", "push rbp",
                 "mov [{slots}], rsp", "lea rdx, [rip + 2f]", "mov [{slots} + 8], rdx",
                 "mov rsp, {stack}",
-                "push 0x23", "push {code}", "retfq",
+                "jmp fword ptr [{slots} + 16]",
                 "2:", "pop rbp", "pop rbx",
                 slots = in(reg) at + SLOTS,
                 stack = in(reg) at + 4 * PAGE - 256,
-                code = in(reg) at,
                 out("rdi") pid,
                 out("r12") _, out("r13") _, out("r14") _, out("r15") _,
                 clobber_abi("C"),

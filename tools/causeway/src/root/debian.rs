@@ -334,8 +334,8 @@ impl Recipe {
         }
         install.arg(word("--aptopt=", &settings));
         // The packages of earlier times go in, all of them come out; the guest has a /dev of its
-        // own.
-        install.arg("--skip=download/empty,essential/unlink,output/dev");
+        // own. The first step fetches the lists.
+        install.arg("--skip=download/empty,essential/unlink,output/dev,update");
         install.arg(format!("--setup-hook=mkdir -p \"$1\"{APT_FOLDER}"));
         let quoted = quoted(&packages);
         install.arg(format!("--setup-hook=sync-in {quoted} {APT_FOLDER}"));
@@ -405,6 +405,9 @@ impl Progress {
             });
         } else if let Some(total) = line.strip_prefix("causeway: packages ") {
             self.total = total.trim().parse().unwrap_or(0);
+        } else if let Some(warning) = line.strip_prefix("causeway: warning ") {
+            self.step = None;
+            eprintln!("causeway: {warning}; going on with those that fit");
         } else if line.starts_with("Setting up ") {
             self.done += 1;
         }

@@ -1,5 +1,5 @@
 //! Guests in Bochs, which emulates what QEMU's software emulation does not: address-space tags
-//! (PCID).
+//! (PCID), and limits of segments.
 
 use std::fmt::Write;
 use std::fs;
@@ -27,6 +27,10 @@ const TESTS: &str = "'memory: copy on write' 'memory: random maps' \
      'shootdowns' 'threads: many at once' 'threads: futex between' 'processes: fork with large' \
      'movement: a pipe, memory that changes' 'causeway: children share'";
 
+/// Options of the kernels in which 32-bit programs attack the limits of their segments, one
+/// guest each.
+const WALLS: &[&[&str]] = &[&["mitigations=off"]];
+
 /// Runs the group.
 pub fn run(bench: &Bench, report: &mut Report) {
     if report.wants("bochs: address-space tags, 2 CPUs") {
@@ -34,6 +38,20 @@ pub fn run(bench: &Bench, report: &mut Report) {
             programs(bench)
         });
     }
+    if report.wants("bochs: limits of segments, 2 CPUs") {
+        for options in WALLS {
+            let name = format!("bochs: limits of segments, 2 CPUs, {}", options.join(" "));
+            report.run(&name, || walls(bench, options));
+        }
+    }
+}
+
+/// Attacks of 32-bit programs on the limits of their segments end as they must.
+fn walls(bench: &Bench, options: &[&str]) -> Result<()> {
+    let script = "/tests/guest-tests walls && echo passed";
+    let text = boot(bench, 2, options, script)?;
+    ensure!(text.lines().any(|line| line == "passed"), "{text}");
+    Ok(())
 }
 
 /// Test programs pass, and spaces that are loaded again have their translations.

@@ -96,9 +96,12 @@ static void on_fault(int signal, void *info, u32 *context) {
     leave(signal == right ? OF_TRAP + trap : WRONG_SIGNAL);
 }
 
+void back(void);
+asm("back: movl $173, %eax\n int $0x80");
+
 static void handle(u32 signal, void (*handler)(int, void *, u32 *)) {
-    enum { SIGINFO = 4, ONSTACK = 0x08000000 };
-    u32 action[5] = {(u32)handler, SIGINFO | ONSTACK, 0, 0, 0};
+    enum { SIGINFO = 4, RESTORER = 0x04000000, ONSTACK = 0x08000000 };
+    u32 action[5] = {(u32)handler, SIGINFO | RESTORER | ONSTACK, (u32)back, 0, 0};
     register u32 size asm("esi") = 8;
     int result;
     asm volatile("int $0x80"

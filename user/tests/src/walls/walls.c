@@ -2,7 +2,8 @@
 //
 // usage: walls [limits] [region]: runs the attacks of the table below, each in a child, and prints
 // those that did not end as they must; the status is their number (100 at most). Without `limits`,
-// those are left out that nothing stops but a processor that checks limits. `region`: the segments that
+// those are left out of which QEMU's emulator makes something else: it checks neither limits
+// nor whether there is a segment, and reads the stack of a far return as the kernel would, which is forbidden (SMAP). `region`: the segments that
 // the kernel gives must have a limit, too, which is attacked like that of a local segment.
 
 #include "runtime.h"
@@ -240,7 +241,7 @@ ATTACK(old_gate, "lcall $7, $0", "c"(0))
 enum {
     GP = 1 << 13, NP = 1 << 11, SS = 1 << 12, PF = 1 << 14, UD = 1 << 6, OK = 1, NO = 2,
 };
-// When an attack runs: only where limits are checked; only in the arena, of which the code is; with
+// When an attack runs: only if the words say so; only in the arena, of which the code is; with
 // each selector that is not one of those which a program has.
 enum { LIMITS = 1, ARENA = 2, SELECTORS = 4, REGION = 8 };
 
@@ -274,10 +275,10 @@ static const struct attack {
     {"port", port, GP, ARENA},
     {"far_jump", far_jump, GP | NP, SELECTORS},
     {"far_call", far_call, GP | NP, SELECTORS},
-    {"far_return", far_return, GP | NP, SELECTORS},
-    {"far_return_pop", far_return_pop, GP | NP, SELECTORS},
-    {"far_return_16", far_return_16, GP | NP, SELECTORS},
-    {"interrupt_return", interrupt_return, GP | NP, SELECTORS},
+    {"far_return", far_return, GP | NP, SELECTORS | LIMITS},
+    {"far_return_pop", far_return_pop, GP | NP, SELECTORS | LIMITS},
+    {"far_return_16", far_return_16, GP | NP, SELECTORS | LIMITS},
+    {"interrupt_return", interrupt_return, GP | NP, SELECTORS | LIMITS},
     {"load_ds", load_ds, GP | NP, SELECTORS},
     {"load_es", load_es, GP | NP, SELECTORS},
     {"load_ss", load_ss, GP | NP | SS, SELECTORS},
@@ -286,7 +287,7 @@ static const struct attack {
     {"has_limit", has_limit, GP, SELECTORS},
     {"frame_cs", frame_cs, GP, SELECTORS},
     {"frame_ss", frame_ss, GP, SELECTORS},
-    {"frame_ds", frame_ds, GP, SELECTORS},
+    {"frame_ds", frame_ds, GP, SELECTORS | LIMITS},
     {"frame_flags", frame_flags, GP, ARENA},
     {"data_16", data_16, NO, ARENA},
     {"code_16", code_16, NO, ARENA},
@@ -297,7 +298,7 @@ static const struct attack {
     {"one_byte", one_byte, GP, LIMITS | ARENA},
     {"wide", wide, PF | GP, ARENA},
     {"long_code", long_code, OK, ARENA},
-    {"emptied", emptied, GP, ARENA},
+    {"emptied", emptied, GP, LIMITS | ARENA},
     {"number_segment", number_segment, PF, ARENA},
     {"beyond_thread", beyond_thread, GP | PF | NO, REGION},
     {"beyond_local", beyond_local, GP | PF | NO, REGION},
