@@ -3,7 +3,7 @@
 //! Each script of `user/strangers/debian` runs in a root of Debian's packages. Its output and
 //! status must be those in `NAME.out` beside it, which come from Linux in the same virtual machine
 //! with the same root. `causeway test --record debian` writes these files anew with Debian's cloud
-//! kernel.
+//! kernel. In a root of 32-bit programs some of them print the same.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,6 +39,14 @@ struct System {
 }
 
 impl System {
+    /// The group of its scripts.
+    fn group(&self) -> &'static str {
+        match self.architecture {
+            Architecture::Amd64 => "debian",
+            Architecture::I386 => "debian for i386",
+        }
+    }
+
     /// Its folder.
     fn folder(&self) -> Result<PathBuf> {
         let packages: Vec<&str> = self.packages.split_whitespace().collect();
@@ -183,6 +191,10 @@ fn run_in(
         .iter()
         .flat_map(|system| system.batches.concat())
         .any(|name| named(&&name));
+    // What 64-bit programs print counts for all.
+    if options.record && system.architecture != Architecture::Amd64 {
+        return Ok(());
+    }
     if system.long && !options.long && !system.batches.concat().iter().any(|name| named(&name)) {
         return Ok(());
     }
@@ -195,14 +207,20 @@ fn run_in(
         })
         .filter(|batch: &Vec<&str>| !batch.is_empty())
         .collect();
-    if batches.is_empty() || !report.wants(&format!("debian: {}", batches.concat().join(" "))) {
+    if batches.is_empty()
+        || !report.wants(&format!(
+            "{}: {}",
+            system.group(),
+            batches.concat().join(" ")
+        ))
+    {
         return Ok(());
     }
     let scripts = project::home()?.join("user/strangers/debian");
     let archive = match archive(bench, system, &scripts) {
         Ok(archive) => archive,
         Err(why) if !options.record => {
-            report.note("debian: its root", Err(why));
+            report.note(&format!("{}: its root", system.group()), Err(why));
             return Ok(());
         }
         Err(why) => return Err(why),
@@ -215,7 +233,7 @@ fn run_in(
             if options.record {
                 write(&scripts, batch, &printed?)?;
             } else {
-                judge(report, &scripts, batch, printed)?;
+                judge(report, system.group(), &scripts, batch, printed)?;
             }
         }
     }
@@ -291,6 +309,7 @@ fn part(text: &str, name: &str) -> Option<String> {
 /// Compares outputs with those on Linux.
 fn judge(
     report: &mut Report,
+    group: &str,
     scripts: &Path,
     batch: &[&str],
     printed: Result<Vec<Printed>>,
@@ -298,7 +317,7 @@ fn judge(
     let printed = match printed {
         Ok(printed) => printed,
         Err(why) => {
-            report.note(&format!("debian: {}", batch.join(" ")), Err(why));
+            report.note(&format!("{group}: {}", batch.join(" ")), Err(why));
             return Ok(());
         }
     };
@@ -308,7 +327,7 @@ fn judge(
             fs::read_to_string(&file).with_context(|| format!("no {}", file.display()))?;
         report.note(
             &format!(
-                "debian: {name} ({:.1} s for its boot)",
+                "{group}: {name} ({:.1} s for its boot)",
                 printed.time.as_secs_f64()
             ),
             same(expected.as_bytes(), printed.text.as_bytes()),

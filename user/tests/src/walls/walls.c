@@ -1,10 +1,12 @@
 // A 32-bit program that tries to get out of its segments, and into 64-bit code.
 //
-// usage: walls [limits] [region]: runs the attacks of the table below, each in a child, and prints
+// usage: walls [limits] [region] [wide]: runs the attacks of the table below, each in a child, and prints
 // those that did not end as they must; the status is their number (100 at most). Without `limits`,
 // those are left out of which QEMU's emulator makes something else: it checks neither limits
 // nor whether there is a segment, and reads the stack of a far return as the kernel would, which is forbidden (SMAP). `region`: the segments that
 // the kernel gives must have a limit, too, which is attacked like that of a local segment.
+// `wide`: the local segments are a page longer than the attacks believe, as if the kernel were
+// wrong: most of them must say so.
 
 #include "runtime.h"
 
@@ -23,7 +25,7 @@ enum { INSIDE = 2 * PAGE, OUTSIDE = 2 * PAGE, PATTERN = 0x5a };
 static u8 *arena;
 
 // Local segments by number.
-enum { L_DATA, L_CODE, L_ODD, L_LAST };
+enum { L_DATA, L_CODE, L_ODD };
 
 #define GO_ON "\n movl $77, %%ebx\n movl $1, %%eax\n int $0x80\n"
 // Ends with THROUGH in 32-bit code, and with IN_64_BITS in 64-bit code, where `dec eax` is a prefix.
@@ -397,10 +399,11 @@ static int is(const char *word, const char *other) {
 }
 
 static u32 walls(int count, char **words) {
-    u32 limits = 0, region = 0;
+    u32 limits = 0, region = 0, more = 0;
     for (int n = 1; n < count; n++) {
         limits |= is(words[n], "limits") ? LIMITS : 0;
         region |= is(words[n], "region");
+        more |= is(words[n], "wide") ? PAGE : 0;
     }
     arena = map(INSIDE + OUTSIDE);
     memset(arena + INSIDE, PATTERN, OUTSIDE);
@@ -422,17 +425,18 @@ static u32 walls(int count, char **words) {
         failures++, say("the program's segments have no limit\n");
     // Local ones.
     ground = (struct ground){
-        local(L_DATA, (u32)arena, INSIDE - 1, BITS_32),
-        local(L_CODE, (u32)arena, INSIDE - 1, BITS_32 | CODE),
+        local(L_DATA, (u32)arena, INSIDE - 1 + more, BITS_32),
+        local(L_CODE, (u32)arena, INSIDE - 1 + more, BITS_32 | CODE),
         INSIDE - 1,
     };
     if (!ground.data || !ground.code)
         failures++, say("no local segments\n");
     else
-        attack_all("in local segments", ARENA | SELECTORS, limits);
+        attack_all("in local segments", more ? ARENA : ARENA | SELECTORS, limits);
     // The same limit in pages.
-    local(L_DATA, (u32)arena, INSIDE / PAGE - 1, BITS_32 | IN_PAGES);
-    local(L_CODE, (u32)arena, INSIDE / PAGE - 1, BITS_32 | IN_PAGES | CODE);
+    u32 last = (INSIDE + more) / PAGE - 1;
+    local(L_DATA, (u32)arena, last, BITS_32 | IN_PAGES);
+    local(L_CODE, (u32)arena, last, BITS_32 | IN_PAGES | CODE);
     attack_all("in segments counted in pages", ARENA, limits);
     call(CLOSE, ends[1], 0, 0);
     for (u32 n = 0; n < NEIGHBOURS; n++)
