@@ -24,8 +24,8 @@ pub const USER_DATA: u16 = 0x2b;
 /// 64-bit programs' code.
 pub const USER_CODE: u16 = 0x33;
 const TASK_STATE: u16 = 0x38;
-/// A segment of data whose limit is the CPU's number: programs may ask for the limit. 32-bit
-/// programs have nothing where its bytes are, and 64-bit ones reach no more by it than otherwise.
+/// A descriptor whose limit is the CPU's number. Programs may ask for that, and can't load it: it is
+/// one of a table of segments, which takes two places.
 pub const CPU_NUMBER: u16 = 0x4b;
 /// The descriptor of the table of local segments; it takes two places.
 const LOCAL_TABLE: usize = FIRST_TLS + TLS_SEGMENTS;
@@ -164,8 +164,8 @@ pub fn load(data: &'static PerCpu, stacks: [usize; 3]) {
         gdt[..7].copy_from_slice(&SEGMENTS);
         gdt[7] = limit | (base & 0xff_ffff) << 16 | 0x89 << 40 | (base >> 24 & 0xff) << 56;
         gdt[8] = base >> 32;
-        // Readable data of privilege 3, in bytes, in the last page of 4 GiB.
-        gdt[usize::from(CPU_NUMBER) / 8] = 0xff40_f1ff_f000_0000 | data.number() as u64;
+        // A local table, present, of privilege 3, at 0, with a limit in bytes.
+        gdt[usize::from(CPU_NUMBER) / 8] = 0xe2 << 40 | data.number() as u64;
         let local = local_base(data);
         let limit = (LOCAL_SEGMENTS * 8 - 1) as u64;
         gdt[LOCAL_TABLE] =

@@ -301,7 +301,7 @@ static const struct attack {
     {"wide", wide, PF | GP, ARENA},
     {"long_code", long_code, OK, ARENA},
     {"emptied", emptied, GP, LIMITS | ARENA},
-    {"number_segment", number_segment, PF, ARENA},
+    {"number_segment", number_segment, GP, ARENA},
     {"beyond_thread", beyond_thread, GP | PF | NO, REGION},
     {"beyond_local", beyond_local, GP | PF | NO, REGION},
     {"beyond_down", beyond_down, GP | PF | NO, REGION},
