@@ -317,8 +317,8 @@ pub enum System {
         /// Debian's packages; NAME:i386 for a 32-bit one [default: bash coreutils findutils grep
         /// mount sed gawk tar gzip procps python3 sqlite3]
         packages: Vec<String>,
-        /// For which processors: `i386` makes a root of 32-bit programs
-        #[arg(long, value_name = "ARCH", value_enum, default_value_t)]
+        /// `i386` makes a root of 32-bit programs
+        #[arg(long, value_enum, default_value_t)]
         arch: Architecture,
         /// Install these packages in a root that is there; its other files stay as they are
         #[arg(long, requires = "packages", conflicts_with_all = ["replace", "fresh", "arch"])]
@@ -359,11 +359,7 @@ impl Root {
                 replace,
                 fresh,
             } => {
-                let there = match (add, replace) {
-                    (true, _) => There::Add,
-                    (_, true) => There::Replace,
-                    _ => There::Refuse,
-                };
+                let there = There::of(*add, *replace);
                 debian::make(folder, packages, *arch, there, *fresh)
             }
             System::Ext2 {
