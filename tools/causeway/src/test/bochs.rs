@@ -146,5 +146,7 @@ fn machine(folder: &Path, cpus: u32) -> Result<String> {
     )?;
     writeln!(text, "display_library: rfb, options=\"timeout=0\"")?;
     writeln!(text, "speaker: enabled=0")?;
+    // Its mixer ends Bochs now and then where the host has no card.
+    writeln!(text, "sound: driver=dummy")?;
     Ok(text)
 }
