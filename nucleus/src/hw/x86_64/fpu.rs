@@ -500,10 +500,11 @@ impl UserState {
 
     /// Makes this CPU's registers hold the state. `wanted` are the FS and GS bases in the registers
     /// that the kernel can change: where one differs from what it was the last time, the kernel did
-    /// change it. Interrupts are off until the program is entered.
+    /// change it. `has_local`: it may be the state of a 32-bit program. Interrupts are off until the
+    /// program is entered.
     #[inline]
-    pub fn make_live(&mut self, wanted: [u64; 2]) {
-        if !self.is_live() || self.has_stale_segments() {
+    pub fn make_live(&mut self, wanted: [u64; 2], has_local: bool) {
+        if !self.is_live() || has_local && self.has_stale_segments() {
             save_live();
             gdt::set_program(percpu::this(), self.local_segments().map(|local| &**local));
             // SAFETY: interrupts are off; the state is valid by construction.

@@ -101,7 +101,7 @@ pub(crate) fn run(
         cpu::irqs_enable();
         return Event::Interrupt;
     }
-    state.make_live([regs.fs_base, regs.gs_base]);
+    state.make_live([regs.fs_base, regs.gs_base], !is_plain);
     if !is_plain && let Err((vector, code)) = make_safe(regs) {
         cpu::irqs_enable();
         return Event::Exception {
