@@ -59,6 +59,7 @@ pub use time::vdso;
 
 /// Running a program until it traps.
 pub mod trap {
+    pub use crate::hw::local_segments::*;
     pub use crate::hw::registers::*;
     pub use crate::hw::user_context::*;
 }

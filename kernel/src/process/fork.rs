@@ -107,6 +107,11 @@ fn attempt(
     }
     let mut child_context = context.duplicate()?;
     child_context.sync_bases();
+    if let Some(local) = context.local_segments()
+        && !request.has(raw::CLONE_VM)
+    {
+        child_context.set_local_segments(Some(Arc::new(local.duplicate()?)));
+    }
     let regs = &mut child_context.regs;
     regs.rax = 0;
     regs.orig_rax = u64::MAX;
@@ -165,6 +170,12 @@ fn attempt(
     };
     if !request.has(raw::CLONE_FILES) {
         shared.files.charge_to(&process.account());
+    }
+    if child_context
+        .local_segments()
+        .is_some_and(|it| !it.is_empty())
+    {
+        shared.space.charge_segments(&process.account());
     }
     if !request.has(raw::CLONE_VM) || request.has(raw::CLONE_VFORK) {
         child_own.alt_stack = own.alt_stack;

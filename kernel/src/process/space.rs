@@ -1,6 +1,6 @@
 //! An address space and what `execve` put into it.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
@@ -12,9 +12,13 @@ use fs::{Location, Running};
 use nucleus::{
     VirtRange,
     pmap::{self, Promotion, SmallSpaces},
-    sync::OnceArc,
+    sync::{OnceArc, OnceBox},
+    trap::LOCAL_SEGMENTS,
 };
-use vm::Map;
+use vm::{
+    Map,
+    account::{Account, Charge, Kind},
+};
 
 use crate::process::exec::elf::Class;
 
@@ -32,6 +36,8 @@ pub struct Space {
     pub(super) weighing: Weighing,
     /// What it is to the fbuf region, once it has entered that.
     domain: OnceArc<Domain>,
+    /// For the table of its threads' local segments, once there is one.
+    segments: OnceBox<Charge>,
 }
 
 /// What the choice of a process to be ended for memory knows of an address space that several may
@@ -112,6 +118,7 @@ impl Space {
             dumpable: AtomicU32::new(BY_USER),
             weighing: Weighing::default(),
             domain: OnceArc::new(),
+            segments: OnceBox::new(),
         })
     }
 
@@ -126,6 +133,13 @@ impl Space {
         copy.dumpable.store(self.dumpable(), Relaxed);
         copy.map.pmap().take_trust(self.map.pmap());
         Ok(copy)
+    }
+
+    /// Charges the table of the local segments, once.
+    pub fn charge_segments(&self, account: &Arc<Account>) {
+        const BYTES: usize = LOCAL_SEGMENTS * size_of::<u64>();
+        self.segments
+            .get_or_insert(|| Box::new(account.charge(Kind::LocalSegments, 1, BYTES)));
     }
 
     /// `PR_GET_DUMPABLE`.

@@ -15,6 +15,7 @@ pub mod date;
 pub(crate) mod handlers;
 #[allow(dead_code, reason = "used by what is built on it")]
 pub(crate) mod iommu;
+pub mod local_segments;
 pub mod log;
 #[cfg_attr(
     not(target_os = "none"),

@@ -57,7 +57,7 @@ pub struct Registers {
     pub rdi: u64,
     pub orig_rax: u64,
     pub rip: u64,
-    /// 0x33 for a 64-bit program, 0x23 for a 32-bit one.
+    /// 0x33 in 64-bit code, 0x23 or one of the program's own segments in 32-bit code.
     pub cs: u64,
     pub rflags: u64,
     pub rsp: u64,
@@ -106,7 +106,7 @@ pub enum Event {
         present: bool,
     },
     /// Any other exception: divide error 0, debug 1, breakpoint 3, overflow 4, bound 5, invalid
-    /// opcode 6, general protection 13, stack 12, x87 16, alignment 17, SIMD 19 ...
+    /// opcode 6, absent segment 11, stack 12, general protection 13, x87 16, alignment 17, SIMD 19 ...
     Exception { vector: u8, code: u64 },
     /// A device or timer interrupt was handled; the kernel looks for signals and may reschedule.
     Interrupt,

@@ -12,7 +12,10 @@
 
 use super::Window;
 
-const PRESENT: u64 = 1 << 47;
+/// It may be loaded.
+pub(crate) const PRESENT: u64 = 1 << 47;
+const IS_CODE: u64 = 1 << 43;
+/// Of data; of code it means something else.
 const EXPANDS_DOWN: u64 = 1 << 42;
 const IN_PAGES: u64 = 1 << 55;
 /// Base and limit in a descriptor, and the unit of the limit.
@@ -44,8 +47,13 @@ pub(crate) fn base(descriptor: u64) -> u64 {
     descriptor >> 16 & 0xff_ffff | descriptor >> 56 << 24
 }
 
+/// Whether a segment's offsets are those above its limit.
+fn expands_down(descriptor: u64) -> bool {
+    descriptor & (EXPANDS_DOWN | IS_CODE) == EXPANDS_DOWN
+}
+
 /// The last offset below the limit, in bytes.
-fn limit(descriptor: u64) -> u64 {
+pub(crate) fn limit(descriptor: u64) -> u64 {
     let limit = descriptor & 0xffff | descriptor >> 32 & 0xf_0000;
     match descriptor & IN_PAGES != 0 {
         true => limit << 12 | 0xfff,
@@ -55,10 +63,10 @@ fn limit(descriptor: u64) -> u64 {
 
 /// Whether a segment serves offsets of both signs: the program's, before it is moved.
 pub(crate) fn has_both_signs(descriptor: u64) -> bool {
-    descriptor & EXPANDS_DOWN == 0 && limit(descriptor) == ALL - 1
+    !expands_down(descriptor) && limit(descriptor) == ALL - 1
 }
 
-/// A thread's data segment, moved into the region and limited to it; 0 where the region has none of
+/// A segment of a thread or a program, moved into the region and limited to it; 0 where the region has none of
 /// it. `turned`: of one for offsets of both signs, those below its base are wanted.
 pub(crate) fn in_region(descriptor: u64, window: Window, turned: bool) -> u64 {
     if descriptor & PRESENT == 0 || !window.is_small() {
@@ -68,7 +76,7 @@ pub(crate) fn in_region(descriptor: u64, window: Window, turned: bool) -> u64 {
     if base >= end {
         return 0;
     }
-    let expands_down = descriptor & EXPANDS_DOWN != 0;
+    let expands_down = expands_down(descriptor);
     let rest = descriptor & !PLACE;
     let moved = base + window.base as u64;
     if !(expands_down || turned && has_both_signs(descriptor)) {

@@ -1,12 +1,14 @@
 //! The processor state of a program: registers, FPU, segments.
 
+use alloc::sync::Arc;
 use core::marker::PhantomData;
 
+use super::local_segments::LocalSegments;
 use super::machine::{self, UserState};
 use super::registers::{Event, Registers, Selectors, USER_CODE, USER_DATA};
 use crate::OutOfMemory;
 
-/// A data segment of a 32-bit thread.
+/// A segment that a 32-bit program has set.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub struct Segment {
@@ -14,22 +16,31 @@ pub struct Segment {
     /// The last offset, in bytes or pages; 20 bits.
     pub limit: u32,
     pub in_pages: bool,
+    /// Code instead of data: never 64-bit code.
+    pub is_code: bool,
+    /// Data that may be written, or code that may be read.
     pub writable: bool,
+    /// Data whose valid offsets are those past the limit, or code that is conforming.
     pub grows_down: bool,
     /// A bit without a meaning to the CPU.
     pub available: bool,
+    /// Loading it faults.
+    pub is_absent: bool,
 }
 
 impl Segment {
-    /// As the CPU wants it: present, accessed, 32-bit, of programs' privilege.
-    fn encode(&self) -> u64 {
+    /// As the CPU wants it: accessed, 32-bit, of programs' privilege. The bit of 64-bit code stays
+    /// clear.
+    pub(crate) fn encode(&self) -> u64 {
         let (base, limit) = (u64::from(self.base), u64::from(self.limit & 0xf_ffff));
         let bit = |set: bool, at: u32| u64::from(set) << at;
         limit & 0xffff
             | (base & 0xff_ffff) << 16
-            | 0xf1 << 40
+            | 0x71 << 40
             | bit(self.writable, 41)
             | bit(self.grows_down, 42)
+            | bit(self.is_code, 43)
+            | bit(!self.is_absent, 47)
             | (limit >> 16) << 48
             | bit(self.available, 52)
             | 1 << 54
@@ -43,9 +54,11 @@ impl Segment {
             base: (descriptor >> 16 & 0xff_ffff | descriptor >> 56 << 24) as u32,
             limit: (descriptor & 0xffff | descriptor >> 48 << 16 & 0xf_0000) as u32,
             in_pages: bit(55),
+            is_code: bit(43),
             writable: bit(41),
             grows_down: bit(42),
             available: bit(52),
+            is_absent: !bit(47),
         })
     }
 }
@@ -67,7 +80,8 @@ pub struct UserContext {
     /// FPU and vector registers, and the bases that the program has now.
     state: UserState,
     /// The general registers. A program can't be given privileges through them: `run` forces the
-    /// selectors and the flags to values that are safe. A program may change its FS and GS bases
+    /// flags to values that are safe, and says that the program has a general protection fault where
+    /// the code or stack selector is none that it could load itself. A program may change its FS and GS bases
     /// without the kernel's knowledge: see [`sync_bases`](UserContext::sync_bases).
     pub regs: Registers,
     _of_task: PhantomData<*mut ()>,
@@ -172,6 +186,17 @@ impl UserContext {
         Segment::decode(self.state.descriptors()[n])
     }
 
+    /// Makes it the context of a 32-bit program with these local segments, or of a 64-bit one. While
+    /// the former runs, there is no 64-bit code segment that it could load.
+    pub fn set_local_segments(&mut self, local: Option<Arc<LocalSegments>>) {
+        self.state.set_local_segments(local);
+    }
+
+    /// The local segments of a 32-bit program; none for a 64-bit one.
+    pub fn local_segments(&self) -> Option<&Arc<LocalSegments>> {
+        self.state.local_segments()
+    }
+
     /// Sets the thread's own segment `n`, below [`TLS_SEGMENTS`]. A selector that names it is
     /// loaded again.
     pub fn set_segment(&mut self, n: usize, segment: Option<Segment>) {
@@ -232,8 +257,17 @@ mod tests {
             writable: false,
             grows_down: true,
             available: true,
+            ..Segment::default()
         };
         assert_eq!(Segment::decode(odd.encode()), Some(odd));
+        let code = Segment {
+            is_code: true,
+            is_absent: true,
+            ..odd
+        };
+        assert_eq!(Segment::decode(code.encode()), Some(code));
+        // Whatever is set: 32-bit, not 64-bit.
+        assert_eq!(code.encode() >> 53 & 3, 2);
         assert_eq!(Segment::decode(flat.encode()), Some(flat));
         assert_eq!(Segment::decode(0), None);
     }

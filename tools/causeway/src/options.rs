@@ -22,7 +22,7 @@ use crate::peer;
 use crate::profile::Detail;
 use crate::project;
 use crate::qemu::{self, Accelerator, Boot, Iommu, Machine};
-use crate::root::debian::There;
+use crate::root::debian::{Architecture, There};
 use crate::root::place::{Place, RootBy};
 use crate::root::{debian, ext2, inventory};
 use crate::run::kernel_of;
@@ -317,8 +317,11 @@ pub enum System {
         /// Debian's packages; NAME:i386 for a 32-bit one [default: bash coreutils findutils grep
         /// mount sed gawk tar gzip procps python3 sqlite3]
         packages: Vec<String>,
+        /// `i386` makes a root of 32-bit programs
+        #[arg(long, value_enum, default_value_t)]
+        arch: Architecture,
         /// Install these packages in a root that is there; its other files stay as they are
-        #[arg(long, requires = "packages", conflicts_with_all = ["replace", "fresh"])]
+        #[arg(long, requires = "packages", conflicts_with_all = ["replace", "fresh", "arch"])]
         add: bool,
         /// Make the folder anew if it is such a root already: what was changed in it is lost
         #[arg(long)]
@@ -351,16 +354,13 @@ impl Root {
             System::Debian {
                 folder,
                 packages,
+                arch,
                 add,
                 replace,
                 fresh,
             } => {
-                let there = match (add, replace) {
-                    (true, _) => There::Add,
-                    (_, true) => There::Replace,
-                    _ => There::Refuse,
-                };
-                debian::make(folder, packages, there, *fresh)
+                let there = There::of(*add, *replace);
+                debian::make(folder, packages, *arch, there, *fresh)
             }
             System::Ext2 {
                 image,

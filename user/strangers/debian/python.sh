@@ -2,7 +2,7 @@
 python3 - <<'P'
 import asyncio, concurrent.futures, contextlib, ctypes, hashlib, io, json, mmap, multiprocessing, os, pathlib, pickle, queue, re, select, selectors, shutil, signal, socket, sqlite3, struct, subprocess, sys, tempfile, threading, time, zlib
 
-print(sys.version_info[:2], sys.platform, os.name, sys.byteorder, ctypes.sizeof(ctypes.c_void_p))
+print(sys.version_info[:2], sys.platform, os.name, sys.byteorder, ctypes.sizeof(ctypes.c_int64))
 print(hashlib.sha256(b"causeway").hexdigest()[:16], zlib.crc32(b"causeway"), json.dumps({"b": [1, None], "a": "ü"}, sort_keys=True))
 with tempfile.TemporaryDirectory() as d:
     p = pathlib.Path(d, "a", "b"); p.mkdir(parents=True); (p / "f").write_text("text\n"); shutil.copytree(p.parent, pathlib.Path(d, "c"))

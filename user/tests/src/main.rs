@@ -74,6 +74,7 @@ mod transfers;
 mod udp_lite;
 mod unix_sockets;
 mod vdso;
+mod walls;
 
 use support::prelude::*;
 use support::runner::Runner;
@@ -130,7 +131,7 @@ fn main() {
         queues, sysv::segments,
         sysv::semaphores, sysv::messages, sysv::objects, floating, hw_cost, legacy,
         narrow::files, narrow::time, narrow::sockets, narrow::objects, narrow::processes,
-        narrow::small,
+        narrow::small, walls,
         mapped, audit, ptcache, bad_pointers, bad_elf, leaks, exhaustion
     };
     let runner = Runner {

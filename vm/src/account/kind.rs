@@ -75,6 +75,8 @@ kinds! {
     Signals = "signals",
     /// Tables of more descriptors than a new one has room for; their number is that of descriptors.
     Descriptors = "descriptors",
+    /// Tables of local segments of 32-bit programs.
+    LocalSegments = "local_segments",
     /// Open files: those of a table's first descriptors by the highest of these, the others one by
     /// one; and texts that files keep.
     OpenFiles = "open_files",

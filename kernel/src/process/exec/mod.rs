@@ -118,10 +118,11 @@ pub fn begin(context: &mut trap::UserContext, class: Class, entry: u64, stack: u
     for n in 0..trap::TLS_SEGMENTS {
         context.set_segment(n, None);
     }
-    let (code, selectors) = match class {
-        Class::X64 => (trap::USER_CODE, Selectors::default()),
-        Class::I386 => (trap::USER_CODE_32, Selectors::FLAT),
+    let (code, selectors, local) = match class {
+        Class::X64 => (trap::USER_CODE, Selectors::default(), None),
+        Class::I386 => (trap::USER_CODE_32, Selectors::FLAT, Some(Arc::default())),
     };
+    context.set_local_segments(local);
     context.set_selectors(selectors);
     context.regs = trap::Registers {
         rip: entry,

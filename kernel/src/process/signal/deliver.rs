@@ -244,7 +244,7 @@ pub fn synchronous(event: Event, fault: Option<Fault>, rip: u64) -> Option<Info>
             1 => Info::fault(raw::SIGTRAP, raw::TRAP_TRACE, rip),
             3 => Info::kernel(raw::SIGTRAP),
             6 => Info::fault(raw::SIGILL, raw::ILL_ILLOPN, rip),
-            12 => Info::new(
+            11 | 12 => Info::new(
                 raw::SIGBUS,
                 raw::SI_KERNEL as i32,
                 Fields::Fault { address: 0 },

@@ -4,7 +4,7 @@
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{
     VirtAddr,
-    trap::{Registers, UserContext},
+    trap::{self, Registers, UserContext},
     user,
 };
 
@@ -22,7 +22,8 @@ const MASK: usize = CONTEXT + 32;
 const INFO: usize = MASK + 1;
 
 /// `uc_flags`: the FPU state is in the XSAVE layout, the frame has SS and it is restored strictly.
-const UC_FLAGS: u64 = 1 | 2 | 4;
+const UC_FLAGS: u64 = 1 | 2 | UC_STRICT_RESTORE_SS;
+const UC_STRICT_RESTORE_SS: u64 = 4;
 /// Bytes below the stack pointer that a program may write without moving it.
 const RED_ZONE: u64 = 128;
 /// Flags that a handler starts without: trap, direction, resume.
@@ -86,8 +87,9 @@ fn encode(
     words
 }
 
-/// Sets the registers from the words of a frame's machine context.
-fn decode(regs: &mut Registers, words: &[u64]) {
+/// Sets the registers from the words of a frame's machine context. Segments that the program may
+/// not load are found when it goes on.
+fn decode(regs: &mut Registers, words: &[u64], flags: u64) {
     regs.r8 = words[0];
     regs.r9 = words[1];
     regs.r10 = words[2];
@@ -106,6 +108,11 @@ fn decode(regs: &mut Registers, words: &[u64]) {
     regs.rsp = words[15];
     regs.rip = words[16];
     regs.rflags = regs.rflags & !RESTORED_FLAGS | words[17] & RESTORED_FLAGS;
+    regs.cs = words[18] & 0xffff | 3;
+    regs.ss = words[18] >> 48 | 3;
+    if regs.cs == trap::USER_CODE && flags & UC_STRICT_RESTORE_SS == 0 {
+        regs.ss = trap::USER_DATA;
+    }
 }
 
 /// Puts a frame on the program's stack and makes the program run the handler. On an error nothing
@@ -156,6 +163,8 @@ pub(super) fn push(
     regs.rax = 0;
     regs.rip = action.handler;
     regs.rsp = at;
+    // The program may have been in 32-bit code.
+    (regs.cs, regs.ss) = (trap::USER_CODE, trap::USER_DATA);
     regs.rflags &= !CLEARED_FLAGS;
     context.reset_fpu();
     Ok(())
@@ -180,7 +189,7 @@ pub fn sigreturn(thread: &Thread, own: &mut Own, context: &mut UserContext) -> R
             Ok(false) | Err(_) => return Err(Errno::EFAULT),
         }
     }
-    decode(&mut context.regs, &words[CONTEXT..CONTEXT + 24]);
+    decode(&mut context.regs, &words[CONTEXT..CONTEXT + 24], words[1]);
     own.alt_stack = AltStack::decode(words[3], words[4] as u32, words[5]);
     thread.set_mask(SignalSet(words[MASK]));
     // No system call is left to be restarted.
@@ -229,16 +238,15 @@ mod tests {
         let words = encode(&regs, 9, [0; 3], [0; 3], SignalSet(7), 0, &Info::kernel(11));
         let mut back = Registers {
             rflags: 0x202,
-            cs: 0x33,
-            ss: 0x2b,
             ..Registers::default()
         };
-        decode(&mut back, &words[CONTEXT..CONTEXT + 24]);
+        decode(&mut back, &words[CONTEXT..CONTEXT + 24], words[1]);
         assert_eq!(
             (back.r8, back.r15, back.rax, back.rsp, back.rip),
             (1, 2, 3, 4, 5)
         );
         assert_eq!(back.rflags, 0x246);
+        assert_eq!((back.cs, back.ss), (0x33, 0x2b));
         assert_eq!(words[MASK], 7);
     }
 
@@ -250,7 +258,7 @@ mod tests {
             rflags: 0x202,
             ..Registers::default()
         };
-        decode(&mut regs, &words);
+        decode(&mut regs, &words, 0);
         assert_eq!(regs.rflags & 0x3000, 0, "no I/O privilege");
         assert_eq!(regs.rflags & 0x20000, 0, "no virtual-8086 mode");
     }

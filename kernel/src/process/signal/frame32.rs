@@ -76,7 +76,8 @@ fn encode(
     .map(|word| word as u32)
 }
 
-/// Sets the registers from the words of a machine context.
+/// Sets the registers from the words of a machine context. Segments of code and stack that the
+/// program may not load are found when it goes on.
 fn decode(regs: &mut Registers, words: &[u32]) -> Selectors {
     let wide = |at: usize| u64::from(words[at]);
     *regs = Registers {
@@ -89,10 +90,8 @@ fn decode(regs: &mut Registers, words: &[u32]) -> Selectors {
         rcx: wide(10),
         rax: wide(11),
         rip: wide(14),
-        cs: match wide(15) & 0xffff | 3 {
-            trap::USER_CODE => trap::USER_CODE,
-            _ => trap::USER_CODE_32,
-        },
+        cs: wide(15) & 0xffff | 3,
+        ss: wide(18) & 0xffff | 3,
         rflags: regs.rflags & !RESTORED_FLAGS | wide(16) & RESTORED_FLAGS,
         ..*regs
     };
@@ -165,7 +164,12 @@ pub(super) fn push(
     let sp = context.regs.rsp;
     let alt = own.alt_stack;
     let on_alt = alt.contains(sp);
-    let top = alt.top_for(action, sp).unwrap_or(sp);
+    // A stack in a segment of the program's own can't take a frame: the restorer that is none says
+    // where there is room, as in the oldest programs.
+    let is_own = context.regs.ss != trap::USER_DATA && !on_alt;
+    let names_room = is_own && !action.has(raw::SA_RESTORER) && action.restorer != 0;
+    let below = if names_room { action.restorer } else { sp };
+    let top = alt.top_for(action, sp).unwrap_or(below);
     let selectors = context.selectors();
     let fpu_at = push_fpu(context, top, selectors.ds)?;
     let full = action.has(raw::SA_SIGINFO);
@@ -219,7 +223,7 @@ pub(super) fn push(
     regs.rcx = u64::from(third);
     regs.rip = action.handler;
     regs.rsp = at;
-    regs.cs = trap::USER_CODE_32;
+    (regs.cs, regs.ss) = (trap::USER_CODE_32, trap::USER_DATA);
     regs.rflags &= !CLEARED_FLAGS;
     context.reset_fpu();
     Ok(())
@@ -305,11 +309,11 @@ mod tests {
         let words = encode(&regs, selectors, [0; 3], SignalSet(7), 0);
         let mut back = Registers {
             rflags: 0x202,
-            ss: trap::USER_DATA,
             ..Registers::default()
         };
         assert_eq!(decode(&mut back, &words), selectors);
         assert_eq!((back.rax, back.rbp, back.rsp, back.rip), (1, 7, 8, 9));
         assert_eq!((back.rflags, back.cs), (0x246, trap::USER_CODE_32));
+        assert_eq!(back.ss, trap::USER_DATA);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::{interface::point, machine::machine};
 use crate::{
     OutOfMemory,
+    hw::local_segments::LocalSegments,
     hw::registers::{Event, Registers, Selectors, TLS_SEGMENTS},
 };
 
@@ -33,6 +34,7 @@ pub(crate) fn reset() {
 pub(crate) struct UserState {
     selectors: Selectors,
     descriptors: [u64; TLS_SEGMENTS],
+    local: Option<Arc<LocalSegments>>,
 }
 
 impl UserState {
@@ -54,6 +56,14 @@ impl UserState {
 
     pub(crate) fn set_selectors(&mut self, selectors: Selectors) {
         self.selectors = selectors;
+    }
+
+    pub(crate) fn local_segments(&self) -> Option<&Arc<LocalSegments>> {
+        self.local.as_ref()
+    }
+
+    pub(crate) fn set_local_segments(&mut self, local: Option<Arc<LocalSegments>>) {
+        self.local = local;
     }
 
     pub(crate) fn set_restrictions(&mut self, _bits: u32) {}

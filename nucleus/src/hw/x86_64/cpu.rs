@@ -22,6 +22,7 @@ pub mod msr {
     pub const EFER: u32 = 0xc000_0080;
     pub const STAR: u32 = 0xc000_0081;
     pub const LSTAR: u32 = 0xc000_0082;
+    pub const SYSENTER_CS: u32 = 0x174;
     pub const CSTAR: u32 = 0xc000_0083;
     pub const SFMASK: u32 = 0xc000_0084;
     pub const FS_BASE: u32 = 0xc000_0100;

@@ -22,7 +22,7 @@ use core::arch::global_asm;
 use core::mem::offset_of;
 use core::ops::Range;
 
-use super::gdt::{KERNEL_DATA, USER_CODE, USER_DATA};
+use super::gdt::{KERNEL_DATA, USER_CODE, USER_CODE_32, USER_DATA};
 use super::mitigations;
 use super::patch::Site;
 use super::percpu::{ENTRY_SP, PerCpu};
@@ -241,6 +241,19 @@ global_asm!(
     PUSH_REST
     .endm
 
+    /* The same at `syscall` in 32-bit code, which is an invalid opcode. */
+    .macro PUSH_CALLER_32
+    push {user_data}
+    push qword ptr gs:[{scratch}]
+    push r11
+    push {user_code_32}
+    sub rcx, 2
+    push rcx
+    push -1
+    push rdi
+    PUSH_REST
+    .endm
+
     /* At a trap on a stack of its own: pushes what was interrupted, and keeps its GS base in r12
        and r13. */
     .macro PUSH_ON_OWN_STACK
@@ -346,6 +359,21 @@ syscall_leave:
     ret
 
     .balign 16
+    .globl syscall_entry_32
+    .type syscall_entry_32, @function
+syscall_entry_32:
+    swapgs
+    mov gs:[{scratch}], rsp
+    mov rsp, gs:[{entry_sp}]
+    PUSH_CALLER_32
+syscall_leave_32:
+    mov rsp, gs:[{kernel_sp}]
+    mov eax, {invalid_opcode}
+    xor edx, edx
+    POP_CALLEE_SAVED
+    ret
+
+    .balign 16
     .skip 11, 0x90
     .byte 0xe9
     .long enter_user_guarded - . - 4
@@ -436,6 +464,19 @@ guarded_syscall_entry:
     PUSH_CALLER
     CONTROL {kernel_controls}
     jmp syscall_leave
+
+    .balign 16
+    .globl guarded_syscall_entry_32
+    .type guarded_syscall_entry_32, @function
+guarded_syscall_entry_32:
+    swapgs
+    mov gs:[{scratch}], rsp
+    mov rsp, gs:[{kernel_root}]
+    SITE {site_isolate}, 0xdc220f
+    mov rsp, gs:[{context_end}]
+    PUSH_CALLER_32
+    CONTROL {kernel_controls}
+    jmp syscall_leave_32
 
     .balign 16
     .type enter_user_guarded, @function
@@ -536,6 +577,8 @@ clear_selector:
     spec_ctrl = const super::cpu::msr::SPEC_CTRL,
     user_data = const USER_DATA,
     user_code = const USER_CODE,
+    user_code_32 = const USER_CODE_32,
+    invalid_opcode = const super::fault::vector::INVALID_OPCODE,
     syscall = const SYSCALL,
     orig_rax = const ORIG_RAX,
     rip = const RIP,
@@ -556,6 +599,8 @@ unsafe extern "C" {
     static __entry_end: u8;
     fn syscall_entry();
     fn guarded_syscall_entry();
+    fn syscall_entry_32();
+    fn guarded_syscall_entry_32();
     fn enter_user_registers(registers: *mut Registers) -> Exit;
 }
 
@@ -563,7 +608,8 @@ unsafe extern "C" {
 ///
 /// # Safety
 /// Interrupts are off; the current address space is the program's; the code and stack selectors
-/// are a program's, the flags hold no privilege, `rip` is canonical; `registers` lies at 8 modulo
+/// are a program's and present in this CPU's tables, the flags hold no privilege, `rip` is
+/// canonical and within the code segment's limit; `registers` lies at 8 modulo
 /// 16, because the CPU aligns a stack pointer that it takes from the task state.
 #[inline]
 pub unsafe fn enter_user(registers: &mut Registers) -> Exit {
@@ -577,6 +623,14 @@ pub fn syscall_address() -> usize {
     match mitigations::is_guarded() {
         true => guarded_syscall_entry as *const () as usize,
         false => syscall_entry as *const () as usize,
+    }
+}
+
+/// Where `syscall` in 32-bit code goes, on CPUs that have it there.
+pub fn syscall_32_address() -> usize {
+    match mitigations::is_guarded() {
+        true => guarded_syscall_entry_32 as *const () as usize,
+        false => syscall_entry_32 as *const () as usize,
     }
 }
 

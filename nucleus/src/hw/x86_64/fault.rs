@@ -12,7 +12,9 @@ use crate::{Access, VirtAddr};
 /// The vectors that the CPU itself raises and that are treated by name.
 pub mod vector {
     pub const NON_MASKABLE: u64 = 2;
+    pub const INVALID_OPCODE: u64 = 6;
     pub const DOUBLE_FAULT: u64 = 8;
+    pub const ABSENT: u64 = 11;
     pub const STACK: u64 = 12;
     pub const PROTECTION: u64 = 13;
     pub const PAGE_FAULT: u64 = 14;

@@ -6,14 +6,16 @@
 //! CPU's registers hold; a state that is live on one CPU is current nowhere else.
 
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
+use alloc::sync::Arc;
 use core::arch::asm;
 use core::arch::x86_64::__cpuid_count;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::cpu::{self, Features, features, msr, write_msr};
-use super::gdt::{self, FIRST_TLS, USER_CODE, USER_CODE_32, USER_DATA};
+use super::gdt::{self, FIRST_TLS};
 use super::{mitigations, percpu};
+use crate::hw::local_segments::LocalSegments;
 use crate::hw::registers::{Registers, Selectors, TLS_SEGMENTS};
 use crate::hw::user_context::MOST_TURNS;
 use crate::hw::{Window, segment};
@@ -111,6 +113,8 @@ struct Inner {
     turns: u32,
     /// The registers when one was last, as a number.
     turned_at: u64,
+    /// The local segments of a 32-bit program; none for a 64-bit one.
+    local: Option<Arc<LocalSegments>>,
     // The save area follows, marked as a signal frame's is.
 }
 
@@ -158,7 +162,7 @@ impl Inner {
         if percpu::segments_base() != 0 {
             // 32-bit code, which can't set the bases in another way; those loaded are moved.
             let Selectors { fs, gs, .. } = inner.selectors;
-            let base = |selector| base_of(selector, &inner.descriptors).unwrap_or(0);
+            let base = |selector| base_of(selector, inner).unwrap_or(0);
             inner.bases = [base(fs), base(gs)];
         } else if features().contains(Features::FSGSBASE) {
             // SAFETY: FSGSBASE is on, and interrupts are off.
@@ -179,9 +183,19 @@ impl Inner {
             } else {
                 asm!("fxrstor64 [{}]", in(reg) area, options(nostack, preserves_flags));
             }
-            let inner = &*this.as_ptr();
+            let inner = &mut *this.as_ptr();
             load_selectors(inner, percpu::window());
             if percpu::segments_base() == 0 {
+                // A local segment may have another base by now.
+                for (at, selector) in [inner.selectors.fs, inner.selectors.gs]
+                    .into_iter()
+                    .enumerate()
+                {
+                    if selector & LOCAL != 0 {
+                        let word = gdt::descriptor(percpu::this(), u64::from(selector));
+                        inner.bases[at] = word.map_or(0, segment::base);
+                    }
+                }
                 let [fs, gs] = inner.bases;
                 write_fs(fs);
                 write_user_gs(gs);
@@ -189,6 +203,9 @@ impl Inner {
         }
     }
 }
+
+/// The bit of a selector of a local segment.
+const LOCAL: u16 = 4;
 
 /// The data selectors in this CPU's registers. The kernel loads none of its own.
 fn read_selectors() -> Selectors {
@@ -202,18 +219,22 @@ fn read_selectors() -> Selectors {
     Selectors { ds, es, fs, gs }
 }
 
-/// A selector that the CPU will load: as it is, or 0 in the place of one that it would refuse.
-fn loadable(selector: u16, descriptors: &[u64; TLS_SEGMENTS], window: Window) -> u16 {
-    let index = usize::from(selector >> 3);
-    let there = match index {
-        0 => true,
-        _ if selector | 3 == USER_CODE => !window.is_small(),
-        _ if [USER_CODE_32, USER_DATA].contains(&(selector | 3)) => true,
-        _ => speculation::get(descriptors, index.wrapping_sub(FIRST_TLS))
-            .is_some_and(|descriptor| *descriptor != 0),
-    };
-    let local = selector & 4 != 0;
-    if there && !local { selector } else { 0 }
+/// A data selector that the CPU will load: as it is, or 0 in the place of one that it would refuse.
+fn loadable(selector: u16) -> u16 {
+    // Present, and data or code that may be read.
+    const IS_CODE: u64 = 1 << 43;
+    const IS_READABLE: u64 = 1 << 41;
+    if selector <= 3 {
+        return selector;
+    }
+    match gdt::descriptor(percpu::this(), u64::from(selector)) {
+        Some(word)
+            if word & segment::PRESENT != 0 && (word & IS_CODE == 0 || word & IS_READABLE != 0) =>
+        {
+            selector
+        }
+        _ => 0,
+    }
 }
 
 /// Makes this CPU's data selectors and descriptors those of a program. The bases of FS and GS are
@@ -230,9 +251,8 @@ unsafe fn load_selectors(inner: &Inner, window: Window) {
             *it = segment::in_region(*it, window, inner.turned >> n & 1 != 0);
         }
     }
-    gdt::set_program(percpu::this(), window, &descriptors);
+    gdt::set_tls(percpu::this(), &descriptors);
     percpu::set_segments_base(window.base);
-    let load = |selector| loadable(selector, &descriptors, window);
     let Selectors { ds, es, fs, gs } = inner.selectors;
     let differs = |wanted: u16, now: u16| wanted != now || wanted > 3;
     // SAFETY: each selector is null or names a segment of programs' privilege that is present. The
@@ -240,25 +260,30 @@ unsafe fn load_selectors(inner: &Inner, window: Window) {
     // no interrupt comes between.
     unsafe {
         if differs(ds, now.ds) {
-            asm!("mov ds, {0:x}", in(reg) load(ds), options(nostack, preserves_flags));
+            asm!("mov ds, {0:x}", in(reg) loadable(ds), options(nostack, preserves_flags));
         }
         if differs(es, now.es) {
-            asm!("mov es, {0:x}", in(reg) load(es), options(nostack, preserves_flags));
+            asm!("mov es, {0:x}", in(reg) loadable(es), options(nostack, preserves_flags));
         }
         if differs(fs, now.fs) {
-            asm!("mov fs, {0:x}", in(reg) load(fs), options(nostack, preserves_flags));
+            asm!("mov fs, {0:x}", in(reg) loadable(fs), options(nostack, preserves_flags));
         }
         if differs(gs, now.gs) {
-            asm!("swapgs", "mov gs, {0:x}", "swapgs", in(reg) load(gs),
+            asm!("swapgs", "mov gs, {0:x}", "swapgs", in(reg) loadable(gs),
                 options(nostack, preserves_flags));
         }
     }
 }
 
-/// The base of the segment that a selector names, if it is one of a thread's own.
-fn base_of(selector: u16, descriptors: &[u64; TLS_SEGMENTS]) -> Option<u64> {
-    let index = usize::from(selector >> 3).checked_sub(FIRST_TLS)?;
-    Some(segment::base(*speculation::get(descriptors, index)?))
+/// The base of the segment that a selector names, as the program has set it, if it is one of a
+/// thread's own or a local one.
+fn base_of(selector: u16, inner: &Inner) -> Option<u64> {
+    let index = usize::from(selector >> 3);
+    let word = match (selector & LOCAL != 0, &inner.local) {
+        (false, _) => *speculation::get(&inner.descriptors, index.checked_sub(FIRST_TLS)?)?,
+        (true, local) => local.as_ref()?.word(index),
+    };
+    Some(segment::base(word))
 }
 
 /// # Safety
@@ -335,6 +360,8 @@ impl UserState {
         // SAFETY: the size is not 0.
         let memory = unsafe { alloc_zeroed(layout()) };
         let inner = NonNull::new(memory.cast::<Inner>()).ok_or(OutOfMemory)?;
+        // SAFETY: the allocation holds the structure, and zero is a value of all its other fields.
+        unsafe { (&raw mut (*inner.as_ptr()).local).write(None) };
         let mut state = UserState { inner };
         state.reset();
         Ok(state)
@@ -344,10 +371,13 @@ impl UserState {
     pub fn duplicate(&self) -> Result<UserState, OutOfMemory> {
         let copy = UserState::new()?;
         self.sync();
-        // SAFETY: both allocations have this size, and the new one is not published yet.
+        // SAFETY: both allocations have this size, and the new one is not published yet. What it
+        // has of the local segments, nothing, is replaced by another reference to them.
         unsafe {
             let from = self.inner.as_ptr().cast::<u8>();
             from.copy_to_nonoverlapping(copy.inner.as_ptr().cast(), layout().size());
+            let local = self.local_segments().cloned();
+            (&raw mut (*copy.inner.as_ptr()).local).write(local);
         }
         Ok(copy)
     }
@@ -399,12 +429,28 @@ impl UserState {
             .into_iter()
             .enumerate()
         {
-            match base_of(new, &inner.descriptors) {
-                Some(base) => inner.bases[i] = base,
+            let own = |n: usize| speculation::get(&inner.descriptors, n);
+            let index = usize::from(new >> 3).checked_sub(FIRST_TLS);
+            match index.filter(|_| new & LOCAL == 0).and_then(own) {
+                Some(descriptor) => inner.bases[i] = segment::base(*descriptor),
                 None if new != old => inner.bases[i] = 0,
                 None => {}
             }
         }
+    }
+
+    /// The local segments of a 32-bit program.
+    #[inline]
+    pub fn local_segments(&self) -> Option<&Arc<LocalSegments>> {
+        // SAFETY: owned by `self`; the CPU does not change it.
+        unsafe { self.inner.as_ref().local.as_ref() }
+    }
+
+    /// Makes it the state of a 32-bit program with these local segments, or of a 64-bit one.
+    pub fn set_local_segments(&mut self, local: Option<Arc<LocalSegments>>) {
+        self.take();
+        // SAFETY: owned by `self`, and not live any more.
+        unsafe { self.inner.as_mut().local = local };
     }
 
     /// Sets the program's bits of `SPEC_CTRL`.
@@ -432,6 +478,14 @@ impl UserState {
     #[inline]
     fn is_live(&self) -> bool {
         percpu::this().live.load(Ordering::Relaxed) == self.inner.as_ptr() as usize
+    }
+
+    /// Whether another thread has changed the local segments since this CPU made its copy.
+    #[inline]
+    fn has_stale_segments(&self) -> bool {
+        let stamp = percpu::this().local_stamp.load(Ordering::Relaxed);
+        self.local_segments()
+            .is_some_and(|local| local.stamp() != stamp)
     }
 
     /// Brings the memory up to date; the registers stay live.
@@ -474,11 +528,16 @@ impl UserState {
 
     /// Makes this CPU's registers hold the state. `wanted` are the FS and GS bases in the registers
     /// that the kernel can change: where one differs from what it was the last time, the kernel did
-    /// change it. Interrupts are off until the program is entered.
+    /// change it. `has_local`: it may be the state of a 32-bit program. Interrupts are off until the
+    /// program is entered.
     #[inline]
-    pub fn make_live(&mut self, wanted: [u64; 2]) {
-        if !self.is_live() || percpu::window().base != percpu::segments_base() {
+    pub fn make_live(&mut self, wanted: [u64; 2], has_local: bool) {
+        let window = percpu::window();
+        let is_elsewhere = window.base != percpu::segments_base();
+        if !self.is_live() || is_elsewhere || has_local && self.has_stale_segments() {
             save_live();
+            let local = self.local_segments().map(|local| &**local);
+            gdt::set_program(percpu::this(), window, local);
             // SAFETY: interrupts are off; the state is valid by construction.
             unsafe { Inner::load(self.inner) };
             // SAFETY: owned by `self`.
@@ -518,6 +577,7 @@ impl UserState {
         for selector in [ds, es, fs, gs] {
             let n = usize::from(selector >> 3).wrapping_sub(FIRST_TLS);
             let own = speculation::get(&inner.descriptors, n).copied();
+            let own = own.filter(|_| selector & LOCAL == 0);
             if own.is_some_and(segment::has_both_signs) {
                 used |= 1 << n;
             }
@@ -639,8 +699,11 @@ impl Drop for UserState {
             percpu::this().live.store(0, Ordering::Relaxed);
         }
         cpu::irqs_restore(irqs);
-        // SAFETY: allocated with this layout, and no CPU holds it live: a state that is live on a
-        // CPU belongs to the task that runs there, which is the one that drops it.
-        unsafe { dealloc(self.inner.as_ptr().cast(), layout()) };
+        // SAFETY: owned by `self`, allocated with this layout, and no CPU holds it live: a state
+        // that is live on a CPU belongs to the task that runs there, which is the one that drops it.
+        unsafe {
+            self.inner.as_mut().local = None;
+            dealloc(self.inner.as_ptr().cast(), layout());
+        }
     }
 }

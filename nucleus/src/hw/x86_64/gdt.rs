@@ -2,13 +2,17 @@
 
 use core::arch::asm;
 use core::cell::UnsafeCell;
+use core::mem::offset_of;
 use core::ops::Range;
 use core::ptr::from_ref;
+use core::sync::atomic::Ordering;
 
 use super::layout::{image_base, table_ptr};
 use super::percpu::{MAX_CPUS, PerCpu};
-use crate::PhysAddr;
+use crate::hw::local_segments::{LOCAL_SEGMENTS, LocalSegments};
+use crate::hw::registers::{FIRST_TLS_SEGMENT, TLS_SEGMENTS};
 use crate::hw::{Window, segment};
+use crate::{PhysAddr, speculation};
 
 /// Kernel code.
 pub const KERNEL_CODE: u16 = 0x08;
@@ -21,26 +25,42 @@ pub const USER_DATA: u16 = 0x2b;
 /// 64-bit programs' code.
 pub const USER_CODE: u16 = 0x33;
 const TASK_STATE: u16 = 0x38;
-/// A segment of data whose limit is the CPU's number: programs may ask for the limit, and reach
-/// nothing by it that they don't reach otherwise.
+/// A descriptor whose limit is the CPU's number. Programs may ask for that, and can't load it: it is
+/// one of a table of segments, which takes two places.
 pub const CPU_NUMBER: u16 = 0x4b;
+/// The descriptor of the table of local segments; it takes two places.
+const LOCAL_TABLE: usize = FIRST_TLS + TLS_SEGMENTS;
 
-/// The first of the descriptors that a thread of a 32-bit program sets,
-/// [`TLS_SEGMENTS`](crate::hw::registers::TLS_SEGMENTS) in all.
-pub const FIRST_TLS: usize = crate::hw::registers::FIRST_TLS_SEGMENT;
+/// The first of the descriptors that a thread of a 32-bit program sets, [`TLS_SEGMENTS`] in all.
+pub const FIRST_TLS: usize = FIRST_TLS_SEGMENT;
 
-/// Descriptors in the table: those above, of which the task state has two, and those that threads
+/// Descriptors in the table: those above, of which two take two places, and those that threads
 /// set.
-pub const GDT_ENTRIES: usize = FIRST_TLS + crate::hw::registers::TLS_SEGMENTS;
+pub const GDT_ENTRIES: usize = LOCAL_TABLE + 2;
+
+/// One CPU's descriptor tables.
+#[repr(C)]
+struct Table {
+    global: [u64; GDT_ENTRIES],
+    /// A copy of the local segments of the program that runs.
+    local: [u64; LOCAL_SEGMENTS],
+}
 
 /// The descriptor tables of all CPUs, in pages of their own: they are [guarded](super::guard).
 #[repr(C, align(4096))]
-struct Tables(UnsafeCell<[[u64; GDT_ENTRIES]; MAX_CPUS]>);
+struct Tables(UnsafeCell<[Table; MAX_CPUS]>);
 
 // SAFETY: each table is changed only by its own CPU.
 unsafe impl Sync for Tables {}
 
-static TABLES: Tables = Tables(UnsafeCell::new([[0; GDT_ENTRIES]; MAX_CPUS]));
+static TABLES: Tables = Tables(UnsafeCell::new(
+    [const {
+        Table {
+            global: [0; GDT_ENTRIES],
+            local: [0; LOCAL_SEGMENTS],
+        }
+    }; MAX_CPUS],
+));
 
 /// The addresses of the pages of all tables.
 pub fn place() -> Range<usize> {
@@ -48,16 +68,21 @@ pub fn place() -> Range<usize> {
     tables..tables + size_of::<Tables>()
 }
 
-/// Where the CPU reads its table.
-fn table(data: &PerCpu) -> *const u64 {
-    let tables = TABLES.0.get().cast::<[u64; GDT_ENTRIES]>();
-    tables.wrapping_add(data.number() as usize).cast()
+/// Where the CPU reads its tables.
+fn table(data: &PerCpu) -> *const Table {
+    let tables = TABLES.0.get().cast::<Table>();
+    tables.wrapping_add(data.number() as usize)
 }
 
-/// Where the table is written.
-fn writable(data: &PerCpu) -> *mut [u64; GDT_ENTRIES] {
+/// Where the tables are written.
+fn writable(data: &PerCpu) -> *mut Table {
     let at = table(data) as usize - image_base();
     table_ptr(PhysAddr(at as u64)).cast()
+}
+
+/// The address of this CPU's table of local segments, which it reads.
+fn local_base(data: &PerCpu) -> u64 {
+    table(data) as u64 + offset_of!(Table, local) as u64
 }
 
 const SEGMENTS: [u64; 7] = [
@@ -67,8 +92,11 @@ const SEGMENTS: [u64; 7] = [
     0,
     0x00cf_fb00_0000_ffff,
     0x00cf_f300_0000_ffff,
-    0x00af_fb00_0000_ffff,
+    CODE_64,
 ];
+
+/// 64-bit programs' code. Its place is empty while a 32-bit program runs.
+const CODE_64: u64 = 0x00af_fb00_0000_ffff;
 
 /// Which interrupt stack a trap takes, whatever the stack pointer was.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -133,19 +161,24 @@ pub fn load(data: &'static PerCpu, stacks: [usize; 3]) {
         let limit = size_of::<Tss>() as u64 - 1;
         // Past the limit: no port is open to programs.
         (&raw mut (*data.tss.get()).io_map).write_unaligned(size_of::<Tss>() as u16);
-        let gdt = &mut *writable(data);
+        let gdt = &mut (*writable(data)).global;
         gdt[..7].copy_from_slice(&SEGMENTS);
         gdt[7] = limit | (base & 0xff_ffff) << 16 | 0x89 << 40 | (base >> 24 & 0xff) << 56;
         gdt[8] = base >> 32;
-        // Readable data of privilege 3, in bytes.
-        gdt[usize::from(CPU_NUMBER) / 8] = 0x0040_f100_0000_0000 | data.number() as u64;
+        // A local table, present, of privilege 3, at 0, with a limit in bytes.
+        gdt[usize::from(CPU_NUMBER) / 8] = 0xe2 << 40 | data.number() as u64;
+        let local = local_base(data);
+        let limit = (LOCAL_SEGMENTS * 8 - 1) as u64;
+        gdt[LOCAL_TABLE] =
+            limit | (local & 0xff_ffff) << 16 | 0x82 << 40 | (local >> 24 & 0xff) << 56;
+        gdt[LOCAL_TABLE + 1] = local >> 32;
         let pointer = |base: *const u64| TablePointer {
             limit: (GDT_ENTRIES * 8 - 1) as u16,
             base: base as u64,
         };
         // To load the task state the processor writes to the table.
         let first = pointer(writable(data).cast());
-        let then = pointer(table(data));
+        let then = pointer(table(data).cast());
         asm!(
             "lgdt [{first}]",
             // A far return is the way to a new code segment.
@@ -172,34 +205,79 @@ const PROGRAMS: usize = (USER_CODE_32 / 8) as usize;
 const _: () = assert!(USER_DATA as usize / 8 == PROGRAMS + 1);
 const _: () = assert!(USER_CODE as usize / 8 == PROGRAMS + 2);
 
-/// Makes this CPU's table that of a program and a thread, before it loads a selector: a program in a
-/// small space has its region as code and data, and no 64-bit code, which knows no limits.
-/// `descriptors` are the thread's own, as [`segment`] puts them. Interrupts are off.
-pub fn set_program(
-    data: &'static PerCpu,
-    window: Window,
-    descriptors: &[u64; crate::hw::registers::TLS_SEGMENTS],
-) {
-    let programs = match window.is_small() {
-        false => [
-            SEGMENTS[PROGRAMS],
-            SEGMENTS[PROGRAMS + 1],
-            SEGMENTS[PROGRAMS + 2],
-        ],
-        true => segment::of_region(window),
-    };
+/// Puts a thread's own descriptors, as [`segment`] puts them, into this CPU's table, before it loads
+/// a selector of one. Interrupts are off.
+pub fn set_tls(data: &'static PerCpu, descriptors: &[u64; TLS_SEGMENTS]) {
     // SAFETY: only this CPU touches its table, and no interrupt comes between; the descriptors are
-    // segments of programs' privilege by construction.
-    let table = unsafe { &mut *writable(data) };
+    // data segments of programs' privilege by construction.
+    let slots = unsafe { &mut (&mut (*writable(data)).global)[FIRST_TLS..LOCAL_TABLE] };
     // Word by word: to compare them as bytes is a call.
-    let slots = &mut table[PROGRAMS..PROGRAMS + 3];
-    if slots.iter().ne(&programs) {
-        slots.copy_from_slice(&programs);
-    }
-    let slots = &mut table[FIRST_TLS..];
     if slots.iter().ne(descriptors) {
         slots.copy_from_slice(descriptors);
     }
+}
+
+/// Prepares this CPU's tables for a 32-bit program with these local segments, or for a 64-bit one,
+/// before it loads a selector of the program's. A program in a small space has its region as code
+/// and data, and its local segments are moved there. Interrupts are off, and the segments of the
+/// last program are still those of [`segments_base`](super::percpu::segments_base).
+pub fn set_program(data: &'static PerCpu, window: Window, local: Option<&LocalSegments>) {
+    let programs = match (window.is_small(), local) {
+        (true, _) => segment::of_region(window),
+        (false, Some(_)) => [SEGMENTS[PROGRAMS], SEGMENTS[PROGRAMS + 1], 0],
+        (false, None) => [SEGMENTS[PROGRAMS], SEGMENTS[PROGRAMS + 1], CODE_64],
+    };
+    // SAFETY: only this CPU touches its tables, and no interrupt comes between. The kernel uses
+    // neither the places of programs' segments nor a local segment; the descriptors are segments of
+    // programs' privilege by construction.
+    unsafe {
+        let places = &mut (&mut (*writable(data)).global)[PROGRAMS..PROGRAMS + 3];
+        if places.iter().ne(&programs) {
+            places.copy_from_slice(&programs);
+        }
+    }
+    let stamp = local.map_or(0, LocalSegments::stamp);
+    let is_here = window.base == super::percpu::segments_base();
+    if stamp == data.local_stamp.load(Ordering::Relaxed) && (is_here || stamp == 0) {
+        return;
+    }
+    data.local_stamp.store(stamp, Ordering::Relaxed);
+    let used = local.map_or(0, LocalSegments::len);
+    // SAFETY: as above.
+    let words = unsafe { &mut (*writable(data)).local };
+    let before = data.local_used.load(Ordering::Relaxed);
+    data.local_used.store(used, Ordering::Relaxed);
+    // Those behind are another program's, and go with it.
+    for (n, word) in words.iter_mut().enumerate().take(used.max(before)) {
+        let own = local.map_or(0, |local| local.word(n));
+        *word = segment::in_region(own, window, false);
+    }
+    let selector = if used == 0 { 0 } else { LOCAL_TABLE as u16 * 8 };
+    // SAFETY: none, or the descriptor that `load` made.
+    unsafe { asm!("lldt {0:x}", in(reg) selector, options(nostack, preserves_flags)) };
+}
+
+/// The descriptor that a selector names in this CPU's tables, if it is a program's: one of the
+/// segments that all have, a thread's own or a local one. It may be absent. Interrupts are off,
+/// until the selector has been loaded.
+pub fn descriptor(data: &'static PerCpu, selector: u64) -> Option<u64> {
+    let index = selector as usize >> 3 & 0x1fff;
+    // SAFETY: only this CPU changes its tables, and no interrupt comes between.
+    let tables = unsafe { &*writable(data) };
+    let word = if selector & 4 != 0 {
+        if data.local_stamp.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        *speculation::get(&tables.local, index)?
+    } else {
+        let is_programs = [USER_CODE_32, USER_DATA, USER_CODE].contains(&((index as u16 * 8) | 3))
+            || (FIRST_TLS..LOCAL_TABLE).contains(&index);
+        if !is_programs {
+            return None;
+        }
+        *speculation::get(&tables.global, index)?
+    };
+    (word != 0).then_some(word)
 }
 
 /// Replaces this CPU's interrupt stacks.

@@ -75,6 +75,9 @@ pub struct PerCpu {
     window_end: AtomicUsize,
     /// The base of the window for which the descriptor table and the selectors were loaded.
     segments_base: AtomicUsize,
+    /// The stamp of the local segments in this CPU's table, and how many these are.
+    pub local_stamp: AtomicU64,
+    pub local_used: AtomicUsize,
     /// How often the CPU has dropped all translations that are not global.
     flushes: AtomicU64,
     counters: [AtomicU64; MAX_COUNTERS],
@@ -149,6 +152,8 @@ impl PerCpu {
             window_base: AtomicUsize::new(Window::ALL.base),
             window_end: AtomicUsize::new(Window::ALL.end),
             segments_base: AtomicUsize::new(0),
+            local_stamp: AtomicU64::new(0),
+            local_used: AtomicUsize::new(0),
             flushes: AtomicU64::new(0),
             counters: [const { AtomicU64::new(0) }; MAX_COUNTERS],
         }

@@ -4,12 +4,12 @@ use super::cpu::{self, msr, rflags, write_msr};
 use super::entry::{self, INT_80, SYSCALL};
 use super::fault::{self, vector};
 use super::fpu::UserState;
-use super::gdt::{KERNEL_CODE, USER_CODE, USER_CODE_32, USER_DATA};
+use super::gdt::{self, KERNEL_CODE, USER_CODE, USER_CODE_32, USER_DATA};
 use super::{irq, percpu};
 use crate::VirtAddr;
 use crate::counters::Counter;
-use crate::hw::Window;
 use crate::hw::registers::{Event, Registers};
+use crate::hw::{Window, segment};
 
 /// Prepares this CPU for `syscall`.
 pub fn enable_syscall() {
@@ -20,34 +20,70 @@ pub fn enable_syscall() {
         | rflags::ALIGNMENT
         | rflags::NESTED
         | rflags::IO_PRIVILEGE;
-    // SAFETY: the entry is prepared for these selectors and flags. `syscall` in compatibility mode
-    // exists on one maker's CPUs only; no program for Linux relies on it, and it goes to the same
-    // entry, which treats it as any other.
+    // SAFETY: the entries are prepared for these selectors and flags. Where 32-bit code has
+    // `syscall`, it has an entry of its own; `sysenter` faults there without a code segment.
     unsafe {
         write_msr(msr::STAR, selectors);
         write_msr(msr::LSTAR, entry::syscall_address() as u64);
-        write_msr(msr::CSTAR, entry::syscall_address() as u64);
+        write_msr(msr::CSTAR, entry::syscall_32_address() as u64);
         write_msr(msr::SFMASK, mask);
+        write_msr(msr::SYSENTER_CS, 0);
     }
 }
 
-/// Makes registers that came from anywhere safe to enter a program with. False if the program
-/// can't even be entered there: the processor would fault in the kernel, or a program in a small
-/// space would run 64-bit code.
+/// Makes the flags of registers that came from anywhere safe to enter a program with. Returns
+/// whether all of them are: 64-bit code with the usual segments, of a program that may run it.
 #[inline]
-fn make_safe(regs: &mut Registers, window: Window) -> bool {
+fn is_plain(regs: &mut Registers, state: &UserState) -> bool {
     regs.rflags = regs.rflags & rflags::PROGRAM | rflags::INTERRUPT | 2;
-    regs.ss = u64::from(USER_DATA);
-    if regs.cs == u64::from(USER_CODE_32) {
+    (regs.cs, regs.ss) == (u64::from(USER_CODE), u64::from(USER_DATA))
+        && state.local_segments().is_none()
+        && !percpu::window().is_small()
+        && (regs.rip << 16) as i64 >> 16 == regs.rip as i64
+}
+
+/// Makes registers safe that may name other segments, by the descriptors that this CPU has: what
+/// the program could load itself, and an instruction pointer within the limit of its code.
+///
+/// # Errors
+/// The vector and the error code of what the program has instead: the fault of the processor if it
+/// went on there.
+///
+/// # Context
+/// Interrupts are off, and stay off until the program is entered; its state is live.
+#[inline(never)]
+fn make_safe(regs: &mut Registers) -> Result<(), (u64, u64)> {
+    /// Of programs' privilege, code or data.
+    const MASK: u64 = 0x78 << 40;
+    const CODE: u64 = 0x78 << 40;
+    const DATA: u64 = 0x70 << 40;
+    const WRITABLE: u64 = 1 << 41;
+    const LONG: u64 = 1 << 53;
+    let this = percpu::this();
+    let find = |selector: &mut u64, kind: u64, mask: u64, absent: u64| {
+        *selector = *selector & 0xffff | 3;
+        let error = *selector & 0xfffc;
+        match gdt::descriptor(this, *selector).filter(|word| word & mask == kind) {
+            Some(word) if word & segment::PRESENT != 0 => Ok(word),
+            Some(_) => Err((absent, error)),
+            None => Err((vector::PROTECTION, error)),
+        }
+    };
+    let code = find(&mut regs.cs, CODE, MASK, vector::ABSENT)?;
+    find(
+        &mut regs.ss,
+        DATA | WRITABLE,
+        MASK | WRITABLE,
+        vector::STACK,
+    )?;
+    let is_there = if code & LONG != 0 {
+        (regs.rip << 16) as i64 >> 16 == regs.rip as i64
+    } else {
         regs.rip &= 0xffff_ffff;
         regs.rsp &= 0xffff_ffff;
-        return !window.is_small() || regs.rip < window.end as u64;
-    }
-    if window.is_small() {
-        return false;
-    }
-    regs.cs = u64::from(USER_CODE);
-    (regs.rip << 16) as i64 >> 16 == regs.rip as i64
+        regs.rip <= segment::limit(code)
+    };
+    is_there.then_some(()).ok_or((vector::PROTECTION, 0))
 }
 
 /// Runs the program in the current address space until something happens; see
@@ -60,12 +96,7 @@ pub(crate) fn run(
 ) -> Event {
     debug_assert_eq!(percpu::preempt_count(), 0);
     debug_assert!(cpu::irqs_enabled());
-    if !make_safe(regs, percpu::window()) {
-        return Event::Exception {
-            vector: vector::PROTECTION as u8,
-            code: 0,
-        };
-    }
+    let is_plain = is_plain(regs, state);
     cpu::irqs_disable();
     // Comes back with interrupts off and no wish left to reschedule.
     percpu::preempt_program();
@@ -73,7 +104,14 @@ pub(crate) fn run(
         cpu::irqs_enable();
         return Event::Interrupt;
     }
-    state.make_live([regs.fs_base, regs.gs_base]);
+    state.make_live([regs.fs_base, regs.gs_base], !is_plain);
+    if !is_plain && let Err((vector, code)) = make_safe(regs) {
+        cpu::irqs_enable();
+        return Event::Exception {
+            vector: vector as u8,
+            code,
+        };
+    }
     // SAFETY: interrupts are off, the registers were made safe, and lie where `UserContext` puts
     // them; the scheduler loaded the task's address space.
     let exit = unsafe { entry::enter_user(regs) };

@@ -5,7 +5,18 @@ set -eu
 export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" LC_ALL=C
 cd "$1"
 echo "I: running apt-get update..." >&2
-apt-get update --error-on=any >&2
+if ! said=$(apt-get update --error-on=any 2>&1); then
+    echo "$said" >&2
+    case $said in
+        *"File has unexpected size"* | *"Hash Sum mismatch"*)
+            # The server has changed a list and not yet the other ones: those that fit together
+            # have the packages, if perhaps not the newest versions.
+            echo "causeway: warning a list of the package server is out of step with its others" >&2
+            apt-get update >&2 || true
+            ;;
+        *) exit 1 ;;
+    esac
+fi
 if chosen=$(apt-get --simulate install $essential $packages 2>&1); then
     echo "causeway: packages $(echo "$chosen" | grep -c '^Inst ' || true)" >&2
 else

@@ -18,6 +18,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use super::installer_output::{Progress, explain};
 use super::progress::Step;
 use super::{MARK, Root, cache};
 
@@ -38,9 +39,9 @@ pub const DEFAULT: [&str; 12] = [
 ];
 
 /// Debian 12.
-const SUITE: &str = "bookworm";
+pub(super) const SUITE: &str = "bookworm";
 /// The program that installs the packages, and its package's name.
-const INSTALLER: &str = "mmdebstrap";
+pub(super) const INSTALLER: &str = "mmdebstrap";
 /// The first step: are there such packages, and how many?
 const LOOK: &str = include_str!("debian-look.sh");
 /// The last step of making a root, after the packages' own scripts.
@@ -70,23 +71,68 @@ pub enum There {
     Add,
 }
 
+impl There {
+    /// Of the options `--add` and `--replace`.
+    pub fn of(add: bool, replace: bool) -> Self {
+        match (add, replace) {
+            (true, _) => Self::Add,
+            (_, true) => Self::Replace,
+            _ => Self::Refuse,
+        }
+    }
+}
+
+/// For which processors a root's programs are, but for packages that name another architecture.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Architecture {
+    #[default]
+    Amd64,
+    /// 32-bit programs.
+    I386,
+}
+
+impl Architecture {
+    /// Debian's word for it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Amd64 => "amd64",
+            Self::I386 => "i386",
+        }
+    }
+
+    /// That of a root that was made.
+    fn of(root: &Path) -> Self {
+        let arch = fs::read_to_string(root.join("var/lib/dpkg/arch")).unwrap_or_default();
+        match arch.lines().next() {
+            Some("i386") => Self::I386,
+            _ => Self::Amd64,
+        }
+    }
+}
+
 /// Makes `folder` a root with `packages` and all that Debian calls essential, or adds packages to
-/// it.
+/// it, which has its own architecture.
 ///
 /// With `fresh`, the packages are looked up anew although this set was installed before.
 ///
 /// # Errors
 /// A sentence with the reason: a package that does not exist, no network, a folder that
 /// is something else.
-pub fn make(folder: &Path, packages: &[String], there: There, fresh: bool) -> Result<()> {
+pub fn make(
+    folder: &Path,
+    packages: &[String],
+    architecture: Architecture,
+    there: There,
+    fresh: bool,
+) -> Result<()> {
     if there == There::Add {
         return add(folder, packages);
     }
     check_place(folder, there == There::Replace)?;
-    let packages = checked_names(packages)?;
+    let packages = checked_names(packages, architecture)?;
     let cache = cache::folder("debian")?;
     let _lock = cache::lock(&cache)?;
-    let recipe = Recipe::new(packages)?;
+    let recipe = Recipe::new(packages, architecture)?;
     let tar = cache.join(recipe.name());
     if fresh || !tar.is_file() {
         recipe.install(&cache, &tar)?;
@@ -94,8 +140,12 @@ pub fn make(folder: &Path, packages: &[String], there: There, fresh: bool) -> Re
         let _ = fs::write(tar.with_extension("packages"), recipe.packages.join(" "));
     }
     unpack(&tar, folder)?;
+    let kind = match architecture {
+        Architecture::Amd64 => "",
+        Architecture::I386 => " for i386",
+    };
     println!(
-        "{}: Debian {SUITE} with {}",
+        "{}: Debian {SUITE}{kind} with {}",
         folder.display(),
         recipe.packages.join(" ")
     );
@@ -113,15 +163,16 @@ fn add(folder: &Path, packages: &[String]) -> Result<()> {
     }
     let status =
         fs::read_to_string(&status).with_context(|| format!("cannot read {}", status.display()))?;
-    let mut packages = checked_names(packages)?;
-    packages.retain(|name| !is_installed(&status, name));
+    let architecture = Architecture::of(folder);
+    let mut packages = checked_names(packages, architecture)?;
+    packages.retain(|name| !is_installed(&status, name, architecture));
     if packages.is_empty() {
         println!("{}: all of these packages are installed", folder.display());
         return Ok(());
     }
     let cache = cache::folder("debian")?;
     let _lock = cache::lock(&cache)?;
-    let recipe = Recipe::new(packages)?;
+    let recipe = Recipe::new(packages, architecture)?;
     let temporary = tempfile::tempdir_in(&cache).context("cannot make a temporary folder")?;
     let (old, new) = (temporary.path().join("old"), temporary.path().join("new"));
     pack(folder, &old)?;
@@ -132,9 +183,9 @@ fn add(folder: &Path, packages: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Whether dpkg's database says that a package is installed.
-fn is_installed(status: &str, name: &str) -> bool {
-    let (name, architecture) = name.split_once(':').unwrap_or((name, "amd64"));
+/// Whether the database of dpkg in a root of this architecture says that a package is installed.
+fn is_installed(status: &str, name: &str, native: Architecture) -> bool {
+    let (name, architecture) = name.split_once(':').unwrap_or((name, native.name()));
     status.split("\n\n").any(|package| {
         let is = |line: String| package.lines().any(|other| other == line);
         is(format!("Package: {name}"))
@@ -170,15 +221,16 @@ fn check_place(folder: &Path, replace: bool) -> Result<()> {
     Ok(())
 }
 
-/// The packages, sorted, each once; the default ones if none are named.
-fn checked_names(packages: &[String]) -> Result<Vec<String>> {
+/// The packages for a root of this architecture, sorted, each once; the default ones if none are
+/// named.
+fn checked_names(packages: &[String], native: Architecture) -> Result<Vec<String>> {
     let mut names: Vec<String> = if packages.is_empty() {
         DEFAULT.iter().map(ToString::to_string).collect()
     } else {
         packages.to_vec()
     };
     for name in &names {
-        let (package, architecture) = name.split_once(':').unwrap_or((name, "amd64"));
+        let (package, architecture) = name.split_once(':').unwrap_or((name, native.name()));
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c);
         let starts_well = package.starts_with(|c: char| c.is_ascii_alphanumeric());
         if package.len() < 2 || !starts_well || !package.chars().all(plain) {
@@ -186,6 +238,9 @@ fn checked_names(packages: &[String]) -> Result<Vec<String>> {
         }
         if !["amd64", "i386"].contains(&architecture) {
             bail!("`{name}`: only packages for amd64 and i386 can run");
+        }
+        if native == Architecture::I386 && architecture == "amd64" {
+            bail!("`{name}`: a root for i386 has no packages for amd64");
         }
     }
     names.sort();
@@ -196,13 +251,14 @@ fn checked_names(packages: &[String]) -> Result<Vec<String>> {
 /// The packages to install, and their source.
 struct Recipe {
     packages: Vec<String>,
+    architecture: Architecture,
     /// Files that name apt's sources; none for Debian's usual ones.
     sources: Vec<PathBuf>,
 }
 
 impl Recipe {
     /// The packages from this machine's own sources if it runs the same Debian.
-    fn new(packages: Vec<String>) -> Result<Self> {
+    fn new(packages: Vec<String>, architecture: Architecture) -> Result<Self> {
         let system = fs::read_to_string("/etc/os-release").unwrap_or_default();
         let same = system
             .lines()
@@ -213,13 +269,20 @@ impl Recipe {
             sources.push("/etc/apt/sources.list".into());
             sources.retain(|file| names_suite(file));
         }
-        Ok(Self { packages, sources })
+        Ok(Self {
+            packages,
+            architecture,
+            sources,
+        })
     }
 
     /// The name of the finished root in the cache: another one for each thing that may change it.
     fn name(&self) -> String {
         let mut hash = DefaultHasher::new();
         (&self.packages, SUITE, FINISH).hash(&mut hash);
+        if self.architecture != Architecture::default() {
+            self.architecture.name().hash(&mut hash);
+        }
         for file in &self.sources {
             fs::read(file).unwrap_or_default().hash(&mut hash);
         }
@@ -252,9 +315,10 @@ impl Recipe {
         self.run(install, new)
     }
 
-    /// Whether there are packages for 32-bit programs.
+    /// Whether there are packages for 32-bit programs beside others.
     fn is_mixed(&self) -> bool {
-        self.packages.iter().any(|name| name.ends_with(":i386"))
+        self.architecture == Architecture::Amd64
+            && self.packages.iter().any(|name| name.ends_with(":i386"))
     }
 
     /// A script with its variables set.
@@ -274,11 +338,16 @@ impl Recipe {
         install.args(["--verbose", "--format=tar", "--components=main"]);
         if self.is_mixed() {
             install.arg("--architectures=amd64,i386");
+        } else {
+            install.arg(format!("--architectures={}", self.architecture.name()));
+            // Packages' scripts run on this machine's processor, which has both modes: nothing is
+            // emulated, and no program need look.
+            install.arg("--skip=check/qemu");
         }
         install.arg(word("--aptopt=", &settings));
         // The packages of earlier times go in, all of them come out; the guest has a /dev of its
-        // own.
-        install.arg("--skip=download/empty,essential/unlink,output/dev");
+        // own. The first step fetches the lists.
+        install.arg("--skip=download/empty,essential/unlink,output/dev,update");
         install.arg(format!("--setup-hook=mkdir -p \"$1\"{APT_FOLDER}"));
         let quoted = quoted(&packages);
         install.arg(format!("--setup-hook=sync-in {quoted} {APT_FOLDER}"));
@@ -318,130 +387,6 @@ impl Recipe {
         }
         fs::rename(&new, tar).with_context(|| format!("cannot write {}", tar.display()))
     }
-}
-
-/// Follows the installer by its lines.
-#[derive(Default)]
-struct Progress {
-    step: Option<Step>,
-    /// Packages that will be installed, and those that are.
-    total: u64,
-    done: u64,
-}
-
-impl Progress {
-    fn line(&mut self, line: &str) {
-        const STEPS: [&str; 5] = [
-            "running apt-get update...",
-            "downloading packages with apt...",
-            "installing essential packages...",
-            "installing remaining packages inside the chroot...",
-            "installing more packages inside the chroot...",
-        ];
-        if let Some(step) = line.strip_prefix("I: ").filter(|step| STEPS.contains(step)) {
-            let step = step.trim_end_matches('.');
-            // Its bar goes before the next one comes.
-            self.step = None;
-            self.step = Some(match self.total {
-                0 => Step::unmeasured(step),
-                total => Step::items(step, total, "packages"),
-            });
-        } else if let Some(total) = line.strip_prefix("causeway: packages ") {
-            self.total = total.trim().parse().unwrap_or(0);
-        } else if line.starts_with("Setting up ") {
-            self.done += 1;
-        }
-        if let (Some(step), Some(part)) = (&self.step, part(line)) {
-            step.show(&part);
-            step.reach(self.done.min(self.total));
-        }
-    }
-}
-
-/// The package that a line of apt's or dpkg's is about, and what happens to it.
-fn part(line: &str) -> Option<String> {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    match words[..] {
-        [get, _, _, "amd64" | "i386" | "all", name, ..] if get.starts_with("Get:") => {
-            Some(format!("fetching {name}"))
-        }
-        ["Unpacking", name, ..] => Some(format!("unpacking {name}")),
-        ["Setting", "up", name, ..] => Some(format!("setting up {name}")),
-        _ => None,
-    }
-}
-
-/// The best of these names for one that does not exist.
-fn near<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    /// Below this a name has nothing to do with the other.
-    const SIMILAR: f64 = 0.9;
-    let mut near: Vec<(f64, &str)> = names
-        .map(|name| (strsim::jaro_winkler(wanted, name), name))
-        .filter(|&(likeness, _)| likeness >= SIMILAR)
-        .collect();
-    near.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
-    near.dedup();
-    near.into_iter().map(|(_, name)| name).take(3).collect()
-}
-
-/// The reason of the installer's failure, from its output: a sentence where the cause is known, and
-/// its own errors else.
-fn explain(said: &[String]) -> String {
-    let find = |text: &str| said.iter().find(|line| line.contains(text));
-    let unknown: Vec<&str> = said
-        .iter()
-        .filter_map(|line| {
-            let missing = line.split_once("Unable to locate package ");
-            let absent = || line.split_once("has no installation candidate");
-            missing
-                .map(|(_, name)| name.trim())
-                .or_else(|| absent().and_then(|(start, _)| start.split('\'').nth(1)))
-        })
-        .collect();
-    if !unknown.is_empty() {
-        let named = unknown.iter().map(|wanted| {
-            let names = said
-                .iter()
-                .filter_map(|line| line.strip_prefix("causeway: name "));
-            match near(wanted, names) {
-                near if near.is_empty() => (*wanted).to_owned(),
-                near => format!("{wanted} (is it {}?)", near.join(" or ")),
-            }
-        });
-        let named: Vec<String> = named.collect();
-        return format!("Debian {SUITE} has no package {}", named.join(", "));
-    }
-    let unreachable = [
-        "Temporary failure resolving",
-        "Could not resolve",
-        "Could not connect",
-        "Cannot initiate the connection",
-        "Failed to fetch",
-    ];
-    if let Some(line) = unreachable.iter().find_map(|text| find(text)) {
-        return format!(
-            "the package server cannot be reached, and this set of packages has not been \
-             installed here before: {}",
-            line.trim()
-        );
-    }
-    let no_namespace = ["newuidmap", "subuid", "unable to pick chroot mode"];
-    if no_namespace.iter().any(|text| find(text).is_some()) {
-        return "this needs root, or a user with subordinate ids: install Debian's package uidmap \
-                and add a line for this user to /etc/subuid and /etc/subgid (`usermod \
-                --add-subuids 100000-165535 --add-subgids 100000-165535 USER`)"
-            .into();
-    }
-    let lines = || said.iter().map(|line| line.trim_end());
-    let is_error = |line: &&str| line.starts_with("E: ") || line.starts_with("dpkg: error");
-    let mut own: Vec<&str> = lines().filter(is_error).collect();
-    if own.is_empty() {
-        own = lines()
-            .filter(|line| !line.is_empty() && !line.starts_with("I: "))
-            .collect();
-    }
-    let last = &own[own.len().saturating_sub(12)..];
-    format!("{INSTALLER} failed:\n  {}", last.join("\n  "))
 }
 
 /// How apt on this machine fetches (proxies, checks of dates), for the apt that installs.
@@ -605,7 +550,7 @@ mod tests {
     fn names_are_checked() {
         let names = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-            checked_names(&names)
+            checked_names(&names, Architecture::Amd64)
         };
         assert_eq!(names(&["git", "g++", "git"]).unwrap(), ["g++", "git"]);
         assert_eq!(names(&[]).unwrap().len(), DEFAULT.len());
@@ -613,23 +558,9 @@ mod tests {
         for bad in ["-o", "a b", "?essential", "x", "Git", "git:arm64", ""] {
             assert!(names(&[bad]).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn failures_are_explained() {
-        let said = |text: &str| explain(&text.lines().map(Into::into).collect::<Vec<_>>());
-        assert_eq!(
-            said("I: x\nE: Unable to locate package foo\nE: apt-get failed"),
-            "Debian bookworm has no package foo"
-        );
-        assert!(said("E: Package 'bar' has no installation candidate").ends_with("package bar"));
-        assert!(said("W: Temporary failure resolving 'x'").contains("cannot be reached"));
-        assert!(said("I: a\nE: something else").ends_with("E: something else"));
-        let mode = "E: unable to pick chroot mode automatically (use --mode for manual selection)";
-        assert!(said(mode).contains("uidmap"));
-        let names = "causeway: name sqlite3\ncauseway: name squid\ncauseway: name zip";
-        let missing = said(&format!("E: Unable to locate package sqlite\n{names}"));
-        assert!(missing.ends_with("sqlite (is it sqlite3?)"), "{missing}");
+        let narrow = |name: &str| checked_names(&[name.into()], Architecture::I386);
+        assert!(narrow("bash").is_ok() && narrow("bash:i386").is_ok());
+        assert!(narrow("bash:amd64").is_err());
     }
 
     #[test]
@@ -637,20 +568,11 @@ mod tests {
         let status = "Package: git\nStatus: install ok installed\nArchitecture: amd64\n\n\
                       Package: vim\nStatus: deinstall ok config-files\nArchitecture: amd64\n\n\
                       Package: netbase\nArchitecture: all\nStatus: install ok installed\n";
-        let there = ["git", "netbase", "git:amd64"].map(|name| is_installed(status, name));
-        assert_eq!(there, [true; 3]);
-        let missing = ["gi", "vim", "git:i386"].map(|name| is_installed(status, name));
-        assert_eq!(missing, [false; 3]);
-    }
-
-    #[test]
-    fn lines_of_packages_are_told() {
-        let get =
-            "Get:12 http://deb.debian.org/debian bookworm/main amd64 gcc-12 amd64 12.2 [2 kB]";
-        assert_eq!(part(get).as_deref(), Some("fetching gcc-12"));
-        let line = "Setting up zip (3.0-13) ...";
-        assert_eq!(part(line).as_deref(), Some("setting up zip"));
-        assert_eq!(part("Reading package lists..."), None);
+        let installed = |name: &str| is_installed(status, name, Architecture::Amd64);
+        assert_eq!(["git", "netbase", "git:amd64"].map(installed), [true; 3]);
+        assert_eq!(["gi", "vim", "git:i386"].map(installed), [false; 3]);
+        let installed = |name: &str| is_installed(status, name, Architecture::I386);
+        assert_eq!(["git", "netbase"].map(installed), [false, true]);
     }
 
     #[test]

@@ -2,13 +2,14 @@
 //! written as the archive that the kernel unpacks, or as a disk.
 //!
 //! [`place`] decides by which way a guest gets its root, [`stored`] keeps archives and disks of
-//! large folders in the [`cache`], [`debian`] makes a folder of Debian's packages, [`ext2`] a disk
-//! of any, [`inventory`] shows and empties the cache, and [`progress`] shows how far a long step
-//! is.
+//! large folders in the [`cache`], [`debian`] makes a folder of Debian's packages and says what
+//! [`installer_output`] makes of its installer's words, [`ext2`] a disk of any folder,
+//! [`inventory`] shows and empties the cache, and [`progress`] shows how far a long step is.
 
 mod cache;
 pub mod debian;
 pub mod ext2;
+mod installer_output;
 pub mod inventory;
 pub mod place;
 mod progress;

@@ -3,7 +3,7 @@
 //! Each script of `user/strangers/debian` runs in a root of Debian's packages. Its output and
 //! status must be those in `NAME.out` beside it, which come from Linux in the same virtual machine
 //! with the same root. `causeway test --record debian` writes these files anew with Debian's cloud
-//! kernel.
+//! kernel. In a root of 32-bit programs some of them print the same.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,6 +20,7 @@ use crate::options;
 use crate::project;
 use crate::qemu::{Boot, Machine};
 use crate::root::Root;
+use crate::root::debian::Architecture;
 
 /// The time for a batch, in seconds.
 const TIMEOUT: u64 = 900;
@@ -30,6 +31,7 @@ struct System {
     name: &'static str,
     /// Separated by blanks; Debian's essential packages come on top.
     packages: &'static str,
+    architecture: Architecture,
     /// In pairs that take about the same time, since two guests run at once.
     batches: &'static [Batch],
     /// Only with `--long`, or when a script of it is named.
@@ -37,10 +39,18 @@ struct System {
 }
 
 impl System {
+    /// The group of its scripts.
+    fn group(&self) -> &'static str {
+        match self.architecture {
+            Architecture::Amd64 => "debian",
+            Architecture::I386 => "debian for i386",
+        }
+    }
+
     /// Its folder.
     fn folder(&self) -> Result<PathBuf> {
         let packages: Vec<&str> = self.packages.split_whitespace().collect();
-        roots::folder(self.name, &packages)
+        roots::folder_for(self.architecture, self.name, &packages)
     }
 }
 
@@ -52,6 +62,14 @@ pub(super) fn folder() -> Result<PathBuf> {
     SYSTEMS[0].folder()
 }
 
+/// The folder of the root of 32-bit programs.
+///
+/// # Errors
+/// When it cannot be made.
+pub(super) fn folder_of_32_bits() -> Result<PathBuf> {
+    SYSTEMS[1].folder()
+}
+
 /// Scripts that run in one boot, each in a folder of its own.
 type Batch = &'static [&'static str];
 
@@ -61,6 +79,7 @@ const SYSTEMS: &[System] = &[
         packages: "bash bc bzip2 coreutils curl file findutils gawk gcc gdb git grep gzip iproute2 less libc6-dev \
                    make mount netbase nginx-light perl procps python3 redis-server redis-tools sed sqlite3 strace \
                    tar util-linux xz-utils",
+        architecture: Architecture::Amd64,
         batches: &[
             &["bash", "coreutils", "text", "procps", "machine", "jobs"],
             &["gcc", "perl"],
@@ -70,11 +89,23 @@ const SYSTEMS: &[System] = &[
         long: false,
     },
     System {
+        name: "debian-32",
+        packages: "bash bc bzip2 coreutils file findutils gawk grep gzip less mount perl procps python3 sed sqlite3 \
+                   tar util-linux xz-utils",
+        architecture: Architecture::I386,
+        batches: &[
+            &["bash", "coreutils", "text", "archives"],
+            &["python", "sqlite", "perl"],
+        ],
+        long: false,
+    },
+    System {
         name: "more",
         packages: "acl apt attr bash bsdextrautils coreutils cpio dash dpkg e2fsprogs expect htop iproute2 \
                    iputils-ping jq libcap2-bin lsof lua5.4 mount nano netcat-openbsd nodejs openssh-client \
                    openssh-server php-cli procps psmisc python3 rsync ruby screen socat tcl tmux unzip util-linux \
                    vim-tiny zip zsh zstd",
+        architecture: Architecture::Amd64,
         batches: &[&["more"]],
         long: true,
     },
@@ -160,6 +191,10 @@ fn run_in(
         .iter()
         .flat_map(|system| system.batches.concat())
         .any(|name| named(&&name));
+    // What 64-bit programs print counts for all.
+    if options.record && system.architecture != Architecture::Amd64 {
+        return Ok(());
+    }
     if system.long && !options.long && !system.batches.concat().iter().any(|name| named(&name)) {
         return Ok(());
     }
@@ -172,14 +207,20 @@ fn run_in(
         })
         .filter(|batch: &Vec<&str>| !batch.is_empty())
         .collect();
-    if batches.is_empty() || !report.wants(&format!("debian: {}", batches.concat().join(" "))) {
+    if batches.is_empty()
+        || !report.wants(&format!(
+            "{}: {}",
+            system.group(),
+            batches.concat().join(" ")
+        ))
+    {
         return Ok(());
     }
     let scripts = project::home()?.join("user/strangers/debian");
     let archive = match archive(bench, system, &scripts) {
         Ok(archive) => archive,
         Err(why) if !options.record => {
-            report.note("debian: its root", Err(why));
+            report.note(&format!("{}: its root", system.group()), Err(why));
             return Ok(());
         }
         Err(why) => return Err(why),
@@ -192,7 +233,7 @@ fn run_in(
             if options.record {
                 write(&scripts, batch, &printed?)?;
             } else {
-                judge(report, &scripts, batch, printed)?;
+                judge(report, system.group(), &scripts, batch, printed)?;
             }
         }
     }
@@ -268,6 +309,7 @@ fn part(text: &str, name: &str) -> Option<String> {
 /// Compares outputs with those on Linux.
 fn judge(
     report: &mut Report,
+    group: &str,
     scripts: &Path,
     batch: &[&str],
     printed: Result<Vec<Printed>>,
@@ -275,7 +317,7 @@ fn judge(
     let printed = match printed {
         Ok(printed) => printed,
         Err(why) => {
-            report.note(&format!("debian: {}", batch.join(" ")), Err(why));
+            report.note(&format!("{group}: {}", batch.join(" ")), Err(why));
             return Ok(());
         }
     };
@@ -285,7 +327,7 @@ fn judge(
             fs::read_to_string(&file).with_context(|| format!("no {}", file.display()))?;
         report.note(
             &format!(
-                "debian: {name} ({:.1} s for its boot)",
+                "{group}: {name} ({:.1} s for its boot)",
                 printed.time.as_secs_f64()
             ),
             same(expected.as_bytes(), printed.text.as_bytes()),

@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use super::{database, debian, network, python, servers, strangers, stress};
 use crate::project;
-use crate::root::debian::{There, make};
+use crate::root::debian::{Architecture, There, make};
 
 /// One is made at a time, and by one thread.
 static MAKING: Mutex<()> = Mutex::new(());
@@ -18,6 +18,14 @@ static MAKING: Mutex<()> = Mutex::new(());
 /// # Errors
 /// When it can't be made.
 pub fn folder(name: &str, packages: &[&str]) -> Result<PathBuf> {
+    folder_for(Architecture::Amd64, name, packages)
+}
+
+/// As [`folder`], with packages for this architecture.
+///
+/// # Errors
+/// When it can't be made.
+pub fn folder_for(architecture: Architecture, name: &str, packages: &[&str]) -> Result<PathBuf> {
     let folder = project::home()?.join("target/roots").join(name);
     // Beside the folder, so that a root of other packages is made anew.
     let list = folder.with_extension("packages");
@@ -31,7 +39,7 @@ pub fn folder(name: &str, packages: &[&str]) -> Result<PathBuf> {
     // Another thread may have made it meanwhile.
     if !is_made() {
         let packages: Vec<String> = packages.iter().map(ToString::to_string).collect();
-        make(&folder, &packages, There::Replace, false)?;
+        make(&folder, &packages, architecture, There::Replace, false)?;
         fs::write(&list, wanted.as_str())?;
     }
     Ok(folder)
@@ -46,6 +54,7 @@ pub fn prepare() {
     let _ = servers::folder();
     let _ = strangers::busybox_32();
     let _ = debian::folder();
+    let _ = debian::folder_of_32_bits();
     let _ = stress::folder();
     let _ = python::folder();
 }

@@ -11,14 +11,16 @@ use core::sync::atomic::AtomicUsize;
 use super::super::{Kind, Measure};
 use super::{REFILLED, UNROLLED, undisturbed};
 use crate::frame::Contents;
+use crate::hw::Window;
 use crate::hw::x86_64::cpu::{msr, write_msr};
 use crate::hw::x86_64::fault::vector;
-use crate::hw::x86_64::gdt::{USER_CODE, USER_DATA};
-use crate::hw::x86_64::percpu::ENTRY_SP;
-use crate::hw::x86_64::space;
+use crate::hw::x86_64::gdt::{self, USER_CODE, USER_DATA};
+use crate::hw::x86_64::percpu::{self, ENTRY_SP};
 use crate::hw::x86_64::{
     entry::{self, INT_80},
+    fpu,
     idt::{self, Gate, Table},
+    space,
 };
 use crate::pmap::{Pending, PmapRef};
 use crate::{Frame, OutOfMemory, PAGE_SIZE, PhysAddr, Pmap, Prot, VirtAddr, ephemeral};
@@ -228,6 +230,10 @@ pub fn measure(measure: &mut Measure<'_>) -> Result<(), OutOfMemory> {
 fn run(space: &Space, table: &Table, code: usize, rounds: u64) {
     let before = space::current();
     space::load_space(space.root());
+    // The program is 64-bit code; the last one may not have been.
+    fpu::save_live();
+    gdt::set_program(percpu::this(), Window::ALL, None);
+    percpu::set_segments_base(Window::ALL.base);
     // SAFETY: the table lives until the kernel's own is loaded again below, and no trap but the
     // program's comes until then, except for those that have their gates and stacks in every table.
     // `syscall` comes from the program only until the register is set back, and the code there
