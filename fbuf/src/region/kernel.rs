@@ -1,8 +1,9 @@
-//! Paths whose originator is the kernel (`fbufs.txt` 2.1.2, 3.2.2, 5.2): what a device or the kernel
-//! writes is read by the path's receivers where it was written.
+//! Paths whose originator is the kernel (`fbufs.txt` 2.1.2, 3.2.2, 5.2): what a device or the
+//! kernel writes is read by the path's receivers where it was written.
 //!
 //! Such a path is cached, and has one run, whose pages stay in memory. Which of them may be written
-//! now is known by [`KernelPages`]. It is over with its [`Pool`]'s end, or with its last descriptor.
+//! now is known by [`KernelPages`]. It is over with its [`Pool`]'s end, or with its last
+//! descriptor.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -7,8 +7,8 @@
 //! | out | it is being filled, or slices show it | given, or filled again once no handle is left |
 //! | held | the receiver has it, or messages include it | freed by all of them |
 //!
-//! A page's bytes change only while it is out and no slice shows it. So what a receiver was given is
-//! secured, and costs nothing to secure.
+//! A page's bytes change only while it is out and no slice shows it. So what a receiver was given
+//! is secured, and costs nothing to secure.
 
 use alloc::{collections::VecDeque, vec::Vec};
 use core::ops::Range;

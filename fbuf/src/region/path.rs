@@ -264,8 +264,8 @@ impl Path {
         Ok(made.range())
     }
 
-    /// Adds a run of free chunks, which `fill` may fill before it is mapped. Its records take `more`
-    /// bytes besides the usual ones.
+    /// Adds a run of free chunks, which `fill` may fill before it is mapped. Its records take
+    /// `more` bytes besides the usual ones.
     ///
     /// # Errors
     /// `ENOSPC` beyond the limit of the user and where the region is full, `ENOMEM`; those of

@@ -217,7 +217,7 @@ impl Card {
         self.has_ended = true;
         self.given.clear();
         assert!(self.pool.take().is_none());
-        for frame in self.buffers.iter() {
+        for frame in &self.buffers {
             assert_eq!(frame.mappings(), 0, "a device may write what is mapped");
         }
     }

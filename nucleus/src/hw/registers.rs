@@ -106,7 +106,8 @@ pub enum Event {
         present: bool,
     },
     /// Any other exception: divide error 0, debug 1, breakpoint 3, overflow 4, bound 5, invalid
-    /// opcode 6, absent segment 11, stack 12, general protection 13, x87 16, alignment 17, SIMD 19 ...
+    /// opcode 6, absent segment 11, stack 12, general protection 13, x87 16, alignment 17, SIMD 19
+    /// ...
     Exception { vector: u8, code: u64 },
     /// A device or timer interrupt was handled; the kernel looks for signals and may reschedule.
     Interrupt,

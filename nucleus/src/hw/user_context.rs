@@ -80,9 +80,10 @@ pub struct UserContext {
     /// FPU and vector registers, and the bases that the program has now.
     state: UserState,
     /// The general registers. A program can't be given privileges through them: `run` forces the
-    /// flags to values that are safe, and says that the program has a general protection fault where
-    /// the code or stack selector is none that it could load itself. A program may change its FS and GS bases
-    /// without the kernel's knowledge: see [`sync_bases`](UserContext::sync_bases).
+    /// flags to values that are safe. Where the code or stack selector is none that the program
+    /// could load itself, `run` says that the program has the fault of that. A program may change
+    /// its FS and GS bases without the kernel's knowledge: see
+    /// [`sync_bases`](UserContext::sync_bases).
     pub regs: Registers,
     _of_task: PhantomData<*mut ()>,
 }
@@ -186,8 +187,8 @@ impl UserContext {
         Segment::decode(self.state.descriptors()[n])
     }
 
-    /// Makes it the context of a 32-bit program with these local segments, or of a 64-bit one. While
-    /// the former runs, there is no 64-bit code segment that it could load.
+    /// Makes it the context of a 32-bit program with these local segments, or of a 64-bit one.
+    /// While the former runs, there is no 64-bit code segment that it could load.
     pub fn set_local_segments(&mut self, local: Option<Arc<LocalSegments>>) {
         self.state.set_local_segments(local);
     }

@@ -1,4 +1,5 @@
-//! Packets in fbufs whose originator is the kernel: a card writes them where the program reads them.
+//! Packets in fbufs whose originator is the kernel: a card writes them where the program reads
+//! them.
 //!
 //! Two requests of `ioctl`, each of which takes and gives eight words:
 //!

@@ -528,8 +528,8 @@ impl UserState {
 
     /// Makes this CPU's registers hold the state. `wanted` are the FS and GS bases in the registers
     /// that the kernel can change: where one differs from what it was the last time, the kernel did
-    /// change it. `has_local`: it may be the state of a 32-bit program. Interrupts are off until the
-    /// program is entered.
+    /// change it. `has_local`: it may be the state of a 32-bit program. Interrupts are off until
+    /// the program is entered.
     #[inline]
     pub fn make_live(&mut self, wanted: [u64; 2], has_local: bool) {
         let window = percpu::window();
@@ -700,7 +700,8 @@ impl Drop for UserState {
         }
         cpu::irqs_restore(irqs);
         // SAFETY: owned by `self`, allocated with this layout, and no CPU holds it live: a state
-        // that is live on a CPU belongs to the task that runs there, which is the one that drops it.
+        // that is live on a CPU belongs to the task that runs there, which is the one that drops
+        // it.
         unsafe {
             self.inner.as_mut().local = None;
             dealloc(self.inner.as_ptr().cast(), layout());

@@ -25,8 +25,8 @@ pub const USER_DATA: u16 = 0x2b;
 /// 64-bit programs' code.
 pub const USER_CODE: u16 = 0x33;
 const TASK_STATE: u16 = 0x38;
-/// A descriptor whose limit is the CPU's number. Programs may ask for that, and can't load it: it is
-/// one of a table of segments, which takes two places.
+/// A descriptor whose limit is the CPU's number. Programs may ask for that, and can't load it: it
+/// is one of a table of segments, which takes two places.
 pub const CPU_NUMBER: u16 = 0x4b;
 /// The descriptor of the table of local segments; it takes two places.
 const LOCAL_TABLE: usize = FIRST_TLS + TLS_SEGMENTS;

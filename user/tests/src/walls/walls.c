@@ -1,12 +1,15 @@
 // A 32-bit program that tries to get out of its segments, and into 64-bit code.
 //
-// usage: walls [limits] [region] [wide]: runs the attacks of the table below, each in a child, and prints
-// those that did not end as they must; the status is their number (100 at most). Without `limits`,
-// those are left out of which QEMU's emulator makes something else: it checks neither limits
-// nor whether there is a segment, and reads the stack of a far return as the kernel would, which is forbidden (SMAP). `region`: the segments that
-// the kernel gives must have a limit, too, which is attacked like that of a local segment.
-// `wide`: the local segments are a page longer than the attacks believe, as if the kernel were
-// wrong: most of them must say so.
+// usage: walls [limits] [region] [wide]: runs the attacks of the table below, each in a child, and
+// prints those that did not end as they must; the status is their number (100 at most).
+//
+// limits   also those of which QEMU's emulator makes something else: it checks neither limits nor
+//          whether there is a segment, and reads the stack of a far return as the kernel would,
+//          which is forbidden (SMAP)
+// region   the segments that the kernel gives must have a limit, too, which is attacked like that
+//          of a local segment
+// wide     the local segments are a page longer than the attacks believe, as if the kernel were
+//          wrong: most of them must say so
 
 #include "runtime.h"
 
@@ -29,7 +32,8 @@ enum { L_DATA, L_CODE, L_ODD };
 
 #define GO_ON "\n movl $77, %%ebx\n movl $1, %%eax\n int $0x80\n"
 // Ends with THROUGH in 32-bit code, and with IN_64_BITS in 64-bit code, where `dec eax` is a prefix.
-#define GO_ON_32 "\n movl $96, %%ebx\n xorl %%eax, %%eax\n .byte 0x48\n nop\n testl %%eax, %%eax\n" \
+#define GO_ON_32 \
+    "\n movl $96, %%ebx\n xorl %%eax, %%eax\n .byte 0x48\n nop\n testl %%eax, %%eax\n" \
     " jz 9f\n movl $77, %%ebx\n 9: movl $1, %%eax\n int $0x80\n"
 #define ATTACK(name, text, ...) \
     static void name(void) { asm volatile(text GO_ON : : __VA_ARGS__ : "memory", "cc"); }
