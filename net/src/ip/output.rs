@@ -246,10 +246,11 @@ impl Network {
         if let Some(mac) = known {
             return send_to(interface, mac, packet);
         }
-        let answer = interface
-            .neighbours
-            .lock()
-            .resolve(route.next_hop, core::mem::take(packet), now);
+        let answer =
+            interface
+                .neighbours
+                .lock()
+                .resolve(route.next_hop, core::mem::take(packet), now);
         let question = match answer {
             Answer::Send(mac, mut packet, question) => {
                 send_to(interface, mac, &mut packet);
