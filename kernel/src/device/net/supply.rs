@@ -145,3 +145,40 @@ impl Supply {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nucleus::{
+        PAGE_SIZE,
+        frame::DirectMap,
+        sim::{below, on_machines_with},
+    };
+
+    /// However much of a buffer was used before, a packet of any length keeps at most a page more
+    /// than twice its pages, and a long one is few slices.
+    #[test]
+    fn packets_keep_little_more_than_their_bytes() {
+        on_machines_with("frames for buffers", [1], 4096, 10, || {
+            let mut supply = Supply::new(4, false).unwrap();
+            let (mut buffer, mut pages) = (Vec::new(), 0);
+            let has_blocks = supply.may_have_blocks() && frame::direct_map() == DirectMap::All;
+            for _ in 0..200 {
+                pages += supply.fill(&mut buffer, SINGLE - pages);
+                assert_eq!(pages, SINGLE);
+                let len = 1 + below(SINGLE * PAGE_SIZE);
+                let (mut left, mut kept, mut slices) = (len, 0, 0);
+                while left > 0 {
+                    let frame = buffer.pop().unwrap();
+                    left -= left.min(frame.size());
+                    kept += frame.frames();
+                    slices += 1;
+                    supply.keep(frame);
+                }
+                pages -= kept;
+                assert!(kept <= 2 * len.div_ceil(PAGE_SIZE) + 1, "{len}: {kept}");
+                assert!(slices <= 6 || !has_blocks, "{len}: {slices}");
+            }
+        });
+    }
+}

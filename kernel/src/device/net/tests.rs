@@ -373,7 +373,7 @@ fn packets_leave_as_they_are_whatever_the_device_takes_first() {
                 ..Packet::default()
             };
             packet.head.push(14).fill(nth as u8);
-            if card.send(packet) {
+            if card.send(&mut packet) {
                 sent.push([vec![nth as u8; 14], bytes].concat());
             }
             while below(3) > 0 {
@@ -481,11 +481,11 @@ fn a_card_that_says_anything_is_survived() {
                 }
                 receives.put_used(number.into(), len);
             }
-            let packet = Packet {
+            let mut packet = Packet {
                 data: Aggregate::new(),
                 ..Packet::default()
             };
-            card.send(packet);
+            card.send(&mut packet);
             if let Some(number) = sends.take() {
                 sends.put_used(number.into(), random_u64() as u32);
             }
@@ -507,7 +507,10 @@ fn a_card_that_says_anything_is_survived() {
         }
         script.set_config(6, 1);
         end(&script, &mut receives, &card);
-        assert!(!card.send(Packet::default()), "it is not used any more");
+        assert!(
+            !card.send(&mut Packet::default()),
+            "it is not used any more"
+        );
     });
 }
 
@@ -585,7 +588,7 @@ fn a_card_that_has_failed_is_started_again() {
             assert_eq!(told.packets.0.lock()[nth - 1].0, bytes);
             // What waits to be sent is lost.
             for _ in 0..below(40) {
-                card.send(packet_of(&bytes));
+                card.send(&mut packet_of(&bytes));
             }
             let links = told.links.load(SeqCst);
             match nth {
@@ -598,7 +601,7 @@ fn a_card_that_has_failed_is_started_again() {
                 }
             }
         }
-        assert!(!card.has_carrier() && !card.send(packet_of(&[0; 60])));
+        assert!(!card.has_carrier() && !card.send(&mut packet_of(&[0; 60])));
     });
 }
 
