@@ -95,6 +95,7 @@ impl LocalSegments {
     /// Returns another number after each change; 0 before the first. A CPU whose copy was made
     /// after it had seen this number has all changes up to it.
     #[inline]
+    #[cfg_attr(not(target_os = "none"), allow(dead_code))]
     pub(crate) fn stamp(&self) -> u64 {
         self.stamp.load(Ordering::Acquire)
     }

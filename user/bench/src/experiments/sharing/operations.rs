@@ -369,12 +369,7 @@ fn timer(_: usize) -> Result<Operation, Failure> {
             let mut value: libc::itimerspec = unsafe { mem::zeroed() };
             value.it_value.tv_sec = seconds;
             let old = ptr::null_mut();
-            call!(timerfd_settime(
-                timer.as_raw_fd(),
-                0,
-                &raw const value,
-                old
-            ))?;
+            call!(timerfd_settime(timer.as_raw_fd(), 0, &raw const value, old))?;
         }
         Ok(())
     }))
