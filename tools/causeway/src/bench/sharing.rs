@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -125,19 +124,6 @@ pub fn bench(options: &Bench) -> Result<u8> {
     })
 }
 
-/// Counts the rows of Causeway with so many CPUs, for a test.
-///
-/// # Errors
-/// When something cannot be built or started.
-pub fn rows_of(options: &Bench, cpus: u32, kernel: &Path) -> Result<Rows> {
-    let home = project::home()?;
-    let sides = sides(options, &home, kernel)?;
-    let Some(side) = sides.first() else {
-        bail!("there is no kernel to count in");
-    };
-    count(side, cpus, options, &Arc::default())
-}
-
 /// Boots a kernel with so many CPUs and counts the rows that the options name.
 fn count(side: &Side, cpus: u32, options: &Bench, stop: &Arc<AtomicBool>) -> Result<Rows> {
     let program = project::guest_program("bench")?;
@@ -232,6 +218,19 @@ fn table(columns: &[(Side, u32, Rows)]) -> String {
     text
 }
 
+/// Reads accesses to shared lines by row from the table in `text`: those of the first kernel. Lines
+/// of other kinds are left out.
+pub fn read_table(text: &str) -> Vec<(String, f64)> {
+    let row = |line: &str| {
+        let mut cells = line.strip_prefix("| `")?.split('|');
+        let name = cells.next()?.trim().trim_end_matches('`').to_owned();
+        let first = cells.nth(1)?.trim();
+        let shared = first.split(' ').next()?.replace(',', "");
+        Some((name, shared.parse().ok()?))
+    };
+    text.lines().filter_map(row).collect()
+}
+
 /// A number with as many digits as say something.
 fn number(value: f64) -> String {
     match value {
@@ -284,5 +283,52 @@ fn memory_at(address: u64, functions: &Functions) -> String {
         _ if DIRECT_MAP.contains(&address) => "heap or frames".into(),
         _ if address < DIRECT_MAP.start => "programs' memory".into(),
         _ => "stacks and tables".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_read_as_it_is_written() {
+        let row = |name: &str, shared| {
+            let part = Part {
+                all: 4000,
+                shared,
+                places: Vec::new(),
+            };
+            let row = Row {
+                name: name.into(),
+                operations: 200.0,
+                part,
+            };
+            (name.to_owned(), Ok(row))
+        };
+        let side = Side {
+            system: System::Causeway {
+                file: "kernel".into(),
+                options: Vec::new(),
+                has_memory_disks: true,
+            },
+            kernel: crate::bench::results::Kernel {
+                name: "causeway".into(),
+                version: "1".into(),
+                commit: None,
+                options: String::new(),
+            },
+            only: &[],
+            pairs: 1,
+        };
+        let mut rows = vec![row("stat", 100), row("fork", 400_000)];
+        rows.push(("pipe".into(), Err("no pipes".into())));
+        let text = table(&[(side.clone(), 4, rows.clone()), (side, 8, rows)]);
+        assert!(
+            text.contains("| `stat` | 2 | 0.50 (20) | 0.50 (20) |"),
+            "{text}"
+        );
+        assert!(text.contains("| `fork` | 500 | 2000 (20) |"), "{text}");
+        let read = read_table(&text);
+        assert_eq!(read, [("stat".into(), 0.5), ("fork".into(), 2000.0)]);
     }
 }

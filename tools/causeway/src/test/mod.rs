@@ -11,7 +11,8 @@
 //! Debian's programs with Linux's, [`install`] installs the host command and runs it without the
 //! source, [`bench`] runs `causeway bench` on a few rows, [`experiments`] each row of the guest's
 //! bench once, [`compare`] runs `causeway compare-linux` where there is a Linux, [`icount`]
-//! compares instruction counts with the last release's, [`stress`] runs Debian's `stress-ng`,
+//! compares instruction counts with the last release's, [`sharing`] counts accesses to cache lines
+//! that CPUs share, [`stress`] runs Debian's `stress-ng`,
 //! [`pressure`] does so in a machine that is too small for it, [`python`] compares the outcomes of
 //! Python's own tests with Linux's, [`report`] opens the page of a bench in a browser, [`session`]
 //! types at a guest's console, [`console`] uses guests as commands, [`starts`] starts guests that
@@ -46,6 +47,7 @@ mod roots;
 mod servers;
 mod session;
 mod shares;
+mod sharing;
 mod starts;
 mod strangers;
 mod stress;
@@ -374,6 +376,7 @@ fn groups(
 ) -> Result<()> {
     bench::run(bench, report);
     icount::run(bench, report, false);
+    sharing::run(bench, report);
     starts::run(bench, report);
     install::run(bench, report);
     ways::run(bench, report);
