@@ -6,11 +6,11 @@
 //!                                                 one pmap    another one
 //! ```
 //! A *group* is a hardware address space with nothing in its user half but the small area,
-//! [`AREA`], one entry of level 3. The area is divided into *regions* of equal size; a pmap that has
-//! one is *small*. A program knows nothing of that: its addresses begin at 0, and its segments have
-//! the region's base and limit ([`Window`]). Only what touches a translation adds the base: page
-//! tables are found by [`Place::above`], TLBs are told by [`Holders`], the kernel's own accesses go
-//! through [`user`](crate::user).
+//! [`AREA`], one entry of level 3. The area is divided into *regions* of equal size; a pmap that
+//! has one is *small*. A program knows nothing of that: its addresses begin at 0, and its segments
+//! have the region's base and limit ([`Window`]). Only what touches a translation adds the base:
+//! page tables are found by [`Place::above`], TLBs are told by [`Holders`], the kernel's own
+//! accesses go through [`user`](crate::user).
 //!
 //! All small pmaps of a group have one level-2 table, and one root is loaded for all: to join is to
 //! take a region, and to switch between two of them loads nothing and flushes nothing. What a CPU
@@ -331,8 +331,8 @@ impl Place {
         (is_inside && index < ENTRIES).then(|| entry(table, index))
     }
 
-    /// The first entry of level 2 in use for anything in `range`, and the first address of the range
-    /// that it maps. [pmap lock]
+    /// The first entry of level 2 in use for anything in `range`, and the first address of the
+    /// range that it maps. [pmap lock]
     pub(super) fn first_in(&self, range: VirtRange) -> Option<(Pte, VirtAddr)> {
         let mut va = range.start;
         while va < range.end {
@@ -434,8 +434,8 @@ impl Pmap {
         }
     }
 
-    /// As [`join`](Pmap::join) for the child of a small pmap: of the same user, beside its parent if
-    /// there is room.
+    /// As [`join`](Pmap::join) for the child of a small pmap: of the same user, beside its parent
+    /// if there is room.
     ///
     /// # Panics
     /// As [`join`](Pmap::join).

@@ -172,8 +172,8 @@ const PROGRAMS: usize = (USER_CODE_32 / 8) as usize;
 const _: () = assert!(USER_DATA as usize / 8 == PROGRAMS + 1);
 const _: () = assert!(USER_CODE as usize / 8 == PROGRAMS + 2);
 
-/// Makes this CPU's table that of a program and a thread, before it loads a selector: a program in a
-/// small space has its region as code and data, and no 64-bit code, which knows no limits.
+/// Makes this CPU's table that of a program and a thread, before it loads a selector: a program in
+/// a small space has its region as code and data, and no 64-bit code, which knows no limits.
 /// `descriptors` are the thread's own, as [`segment`] puts them. Interrupts are off.
 pub fn set_program(
     data: &'static PerCpu,

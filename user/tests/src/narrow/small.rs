@@ -1,5 +1,6 @@
 //! 32-bit programs in small spaces: what they see, how they become large, and who their neighbours
-//! are. The program is [`narrow`](support::narrow); it judges itself by what holds in a space of its own, too.
+//! are. The program is [`narrow`](support::narrow); it judges itself by what holds in a space of
+//! its own, too.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
