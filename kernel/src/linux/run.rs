@@ -136,8 +136,8 @@ fn trapped(thread: &Arc<Thread>, own: &mut Own, context: &mut UserContext, mut e
 const STACK: u8 = 12;
 const PROTECTION: u8 = 13;
 
-/// A program in a small space may have met the end of its region: it becomes large, and tries again.
-/// What it gets then is what it would have got without a region.
+/// A program in a small space may have met the end of its region: it becomes large, and tries
+/// again. What it gets then is what it would have got without a region.
 #[cold]
 fn leaves_region(own: &Own, context: &UserContext, event: Event) -> bool {
     let map = own.space.map();

@@ -6,11 +6,11 @@
 //!                                                 one pmap    another one
 //! ```
 //! A *group* is a hardware address space with nothing in its user half but the small area,
-//! [`AREA`], one entry of level 3. The area is divided into *regions* of equal size; a pmap that has
-//! one is *small*. A program knows nothing of that: its addresses begin at 0, and its segments have
-//! the region's base and limit ([`Window`]). Only what touches a translation adds the base: page
-//! tables are found by [`Place::above`], TLBs are told by [`Holders`], the kernel's own accesses go
-//! through [`user`](crate::user).
+//! [`AREA`], one entry of level 3. The area is divided into *regions* of equal size; a pmap that
+//! has one is *small*. A program knows nothing of that: its addresses begin at 0, and its segments
+//! have the region's base and limit ([`Window`]). Only what touches a translation adds the base:
+//! page tables are found by [`Place::above`], TLBs are told by [`Holders`], the kernel's own
+//! accesses go through [`user`](crate::user).
 //!
 //! All small pmaps of a group have one level-2 table, and one root is loaded for all: to join is to
 //! take a region, and to switch between two of them loads nothing and flushes nothing. What a CPU
@@ -22,15 +22,6 @@
 //! The entries of a region are its pmap's, guarded by that pmap's lock. The table itself is never
 //! taken out of the group's tree, and its record counts nothing. A region is taken and released by
 //! one locked instruction.
-//!
-//! # Promotion
-//!
-//! A pmap that outgrows its region becomes *large*: its mappings are taken out and flushed, each
-//! CPU that has it loaded loads its own root, and only then is the region free, for which no CPU
-//! holds a translation. The mappings come back by faults. Kernel code in the middle of a copy holds
-//! an address in the old region: a promoted pmap never maps anything from [`AREA`] on, so the copy
-//! faults, and is begun again where it was (see `user`). The same holds for a thread whose segments
-//! are still the old ones.
 
 use alloc::sync::{Arc, Weak};
 use core::ptr::null_mut;
@@ -38,17 +29,14 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
 
 use super::entries::{entry, load};
 use super::format::{ENTRIES, LEAF_SPAN, Pte, span};
-use super::pending::Pending;
-use super::shootdown::{self, What};
 use super::space::{Cpus, Hardware, Pmap, Tops, next_id, number_of};
 use crate::addr::USER_END;
-use crate::counters::Counter;
-use crate::hw::{Window, machine};
+use crate::hw::Window;
 use crate::lock::{Rank, SpinLock};
 use crate::mem::frame::record::NONE;
-use crate::mem::frame::{self, give_table, take_table};
+use crate::mem::frame::{give_table, take_table};
 use crate::mem::mistake::Mistake;
-use crate::{PAGE_SIZE, VirtAddr, VirtRange};
+use crate::{VirtAddr, VirtRange};
 
 /// The small area: the last GiB of those that 32 bits address, so that no base with an offset in a
 /// region wraps.
@@ -118,35 +106,8 @@ pub fn region() -> usize {
 }
 
 /// The groups that there are.
-static GROUPS: SpinLock<[Weak<Group>; MOST_GROUPS]> =
+pub(super) static GROUPS: SpinLock<[Weak<Group>; MOST_GROUPS]> =
     SpinLock::new(Rank::Leaf, [const { Weak::new() }; MOST_GROUPS]);
-
-/// Why a small space became large.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Promotion {
-    /// A mapping had no room in the region.
-    Mapping,
-    /// A mapping was to be at a fixed address beyond the region.
-    Fixed,
-    /// The program tried to leave its segments, or ran into another general protection fault.
-    Access,
-    /// A segment of its own served for offsets of both signs too often.
-    Segments,
-    /// It is another user's now.
-    User,
-}
-
-impl Promotion {
-    fn counter(self) -> Counter {
-        match self {
-            Promotion::Mapping => Counter::promotions_mapping,
-            Promotion::Fixed => Counter::promotions_fixed,
-            Promotion::Access => Counter::promotions_access,
-            Promotion::Segments => Counter::promotions_segments,
-            Promotion::User => Counter::promotions_user,
-        }
-    }
-}
 
 /// A hardware address space for small pmaps.
 pub(super) struct Group {
@@ -154,20 +115,20 @@ pub(super) struct Group {
     /// The table of level 3.
     upper: u32,
     /// The table of level 2, which maps the area.
-    table: u32,
+    pub(super) table: u32,
     cpus: Cpus,
     id: u64,
     /// The user whose programs it is for.
-    user: u32,
+    pub(super) user: u32,
     /// The size of a region.
-    size: usize,
+    pub(super) size: usize,
     /// Bit per region that is in use.
     used: [AtomicU64; MOST_REGIONS / 64],
 }
 
 impl Group {
     /// A group without members; `None` without memory.
-    fn new(user: u32, size: usize) -> Option<Group> {
+    pub(super) fn new(user: u32, size: usize) -> Option<Group> {
         let tops = Tops::take()?;
         let Some(upper) = take_table(3) else {
             tops.give();
@@ -234,7 +195,7 @@ impl Group {
     }
 
     /// Takes a region that no pmap has.
-    fn take_region(&self) -> Option<usize> {
+    pub(super) fn take_region(&self) -> Option<usize> {
         (0..self.regions()).find(|region| {
             let (word, bit) = (&self.used[region / 64], 1 << (region % 64));
             word.load(Ordering::Relaxed) & bit == 0
@@ -243,7 +204,7 @@ impl Group {
     }
 
     /// Releases a region: no CPU holds a translation of it.
-    fn release(&self, region: usize) {
+    pub(super) fn release(&self, region: usize) {
         let bit = 1 << (region % 64);
         self.used[region / 64].fetch_and(!bit, Ordering::Release);
     }
@@ -261,7 +222,7 @@ impl Drop for Group {
 }
 
 /// A free region of a group for programs of `user`, and the group: `near`, if it has one.
-fn find_region(
+pub(super) fn find_region(
     near: Option<*const Group>,
     user: u32,
     size: usize,
@@ -282,17 +243,17 @@ fn find_region(
 /// Where a pmap is: in a region of a group, or by itself.
 pub(super) struct Place {
     /// From `Arc::into_raw`, or null.
-    group: AtomicPtr<Group>,
+    pub(super) group: AtomicPtr<Group>,
     /// The group's table of level 2, or [`NONE`].
-    table: AtomicU32,
+    pub(super) table: AtomicU32,
     /// The first address of its region, and the region's size. They stay what they are when it is
     /// promoted: a CPU that has found the group takes them from here.
-    base: AtomicUsize,
-    size: AtomicUsize,
+    pub(super) base: AtomicUsize,
+    pub(super) size: AtomicUsize,
     /// The user for whom it has joined.
-    user: AtomicU32,
+    pub(super) user: AtomicU32,
     /// The end of the addresses that the program may use without a group.
-    end: AtomicUsize,
+    pub(super) end: AtomicUsize,
 }
 
 impl Default for Place {
@@ -331,8 +292,8 @@ impl Place {
         (is_inside && index < ENTRIES).then(|| entry(table, index))
     }
 
-    /// The first entry of level 2 in use for anything in `range`, and the first address of the range
-    /// that it maps. [pmap lock]
+    /// The first entry of level 2 in use for anything in `range`, and the first address of the
+    /// range that it maps. [pmap lock]
     pub(super) fn first_in(&self, range: VirtRange) -> Option<(Pte, VirtAddr)> {
         let mut va = range.start;
         while va < range.end {
@@ -391,124 +352,6 @@ impl Pmap {
             false => &self.place.end,
         };
         VirtAddr(end.load(Ordering::Relaxed))
-    }
-
-    /// Makes the pmap, in which nothing was ever mapped, small: in the group of the pmap `beside`
-    /// if there is room, else in another one of the `user`'s programs, or in a new one. Returns
-    /// whether it is: there may be no region left, or no memory.
-    ///
-    /// # Panics
-    /// If it has page tables.
-    pub fn join(&self, user: u32, beside: Option<&Pmap>) -> bool {
-        let size = region();
-        let is_shared = match small_spaces() {
-            SmallSpaces::None => return false,
-            SmallSpaces::OfUsers => false,
-            SmallSpaces::Shared => true,
-        };
-        self.place.user.store(user, Ordering::Relaxed);
-        let near = beside.map(|it| it.place.group.load(Ordering::SeqCst).cast_const());
-        if let Some((group, region)) = find_region(near, user, size, is_shared) {
-            self.enter_region(group, region);
-            return true;
-        }
-        if frame::is_scarce() {
-            return false;
-        }
-        let Some(group) = Group::new(user, size).map(Arc::new) else {
-            return false;
-        };
-        // All are free: this one stays free when others find the group.
-        let region = group.take_region();
-        let is_known = {
-            let mut groups = GROUPS.lock();
-            let free = groups.iter_mut().find(|it| it.strong_count() == 0);
-            free.map(|free| core::mem::replace(free, Arc::downgrade(&group)))
-        };
-        match (is_known, region) {
-            (Some(_), Some(region)) => {
-                self.enter_region(group, region);
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// As [`join`](Pmap::join) for the child of a small pmap: of the same user, beside its parent if
-    /// there is room.
-    ///
-    /// # Panics
-    /// As [`join`](Pmap::join).
-    pub fn join_as(&self, parent: &Pmap) -> bool {
-        let user = parent.place.user.load(Ordering::Relaxed);
-        parent.is_small() && self.join(user, Some(parent))
-    }
-
-    /// The region is the pmap's from now on.
-    fn enter_region(&self, group: Arc<Group>, region: usize) {
-        let frames = self.lock.lock();
-        let own = self.cpus.active.load(Ordering::SeqCst);
-        assert!(
-            *frames == self.tops().count() && own == 0 && !self.is_small(),
-            "a pmap that is in use becomes small"
-        );
-        let base = AREA.start + region * group.size;
-        self.place.base.store(base.0, Ordering::Relaxed);
-        self.place.size.store(group.size, Ordering::Relaxed);
-        self.place.table.store(group.table, Ordering::Relaxed);
-        let group = Arc::into_raw(group).cast_mut();
-        self.place.group.store(group, Ordering::SeqCst);
-        Counter::small_joins.add(1);
-    }
-
-    /// Makes a small pmap large: see the head of the file. Returns whether it was small. The caller
-    /// keeps others from changing mappings, or asking for them, meanwhile; interrupts are on and no
-    /// spin lock is held.
-    pub fn promote(&self, why: Promotion) -> bool {
-        let is_small = self.leave_region(AREA.start);
-        if is_small {
-            why.counter().add(1);
-        }
-        is_small
-    }
-
-    /// Takes the pmap out of its group: its mappings are gone, and it may map pages up to `end`.
-    pub(super) fn leave_region(&self, end: VirtAddr) -> bool {
-        if self.group().is_none() {
-            return false;
-        }
-        if Mistake::RegionFreedEarly.is_made()
-            && let Some(group) = self.group()
-        {
-            group.release((self.place.base() - AREA.start.0) / group.size);
-        }
-        let since = machine::coherence_stamp();
-        let mut pending = Pending::new();
-        self.remove(
-            VirtRange::new(VirtAddr(0), USER_END + PAGE_SIZE),
-            &mut pending,
-        );
-        pending.flush();
-        let base = self.place.base();
-        {
-            let _frames = self.lock.lock();
-            self.place.table.store(NONE, Ordering::Relaxed);
-            self.place.end.store(end.0, Ordering::Relaxed);
-        }
-        // Before the mask is read: a CPU that loads the pmap from now on loads its own root.
-        let group = self.place.group.swap(null_mut(), Ordering::SeqCst);
-        // SAFETY: the handle that `enter_region` put there, taken out once.
-        let Some(group) = (unsafe { (!group.is_null()).then(|| Arc::from_raw(group)) }) else {
-            return false;
-        };
-        let cpus = self.cpus.active.load(Ordering::SeqCst);
-        if cpus != 0 {
-            shootdown::run(What::Root, cpus, since);
-        }
-        if !Mistake::RegionFreedEarly.is_made() {
-            group.release((base - AREA.start.0) / group.size);
-        }
-        true
     }
 }
 

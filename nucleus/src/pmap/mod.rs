@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `format`, `entries` | the x86-64 page-table format, used by both machines; entries of tables |
 //! | `space`, `loaded` | [`Pmap`] and its family; which CPU has which pmap loaded |
-//! | `group` | small spaces: several pmaps in one hardware address space |
+//! | `group`, `small` | small spaces: several pmaps in one hardware address space |
 //! | `shootdown`, `tags` | TLB shootdowns; translations of spaces that are not loaded |
 //! | `leaf`, `owner` | tables of level 1: pinned, and their owners |
 //! | `reverse`, `mapping` | reverse mappings of a frame; one mapping entered and removed |
@@ -36,6 +36,7 @@ mod remove;
 mod reverse;
 mod share;
 mod shootdown;
+mod small;
 mod space;
 mod table;
 mod tags;
@@ -47,8 +48,8 @@ mod transfer;
 pub use crate::addr::{Access, Prot};
 pub use extract::Resident;
 pub use group::{
-    AREA, GroupState, Promotion, REGIONS, SmallSpaces, group_from, region, set_region,
-    set_small_spaces, small_spaces,
+    AREA, GroupState, REGIONS, SmallSpaces, group_from, region, set_region, set_small_spaces,
+    small_spaces,
 };
 pub use large::{LargeKind, large_pages, large_shared_pages, large_splits};
 pub(crate) use loaded::{activate, leave};
@@ -60,6 +61,7 @@ pub use pending::Pending;
 pub use share::{Fork, Writes, fork_mode, set_fork};
 pub use shootdown::{Coherence, coherence, interrupt_all, set_coherence};
 pub(crate) use shootdown::{all_cpus, forget_window, on_shootdown};
+pub use small::Promotion;
 #[cfg(target_os = "none")]
 pub(crate) use space::take_root;
 pub use space::{Pmap, PmapRef, PmapWeak};

@@ -2,9 +2,10 @@
 //! is resolved by the hook of [`set_fault_hook`] or ends in [`BadAddress`], wherever it points.
 //!
 //! Addresses at or above the end of the program's ([`USER_END`](crate::addr::USER_END), or that of
-//! its region in a small space) are refused before they are touched, except those of what the kernel itself has laid on the task's [`compat_scratch`]. Bytes are
-//! copied straight between the program's mapping and the kernel's; a part may have been copied when
-//! an error is returned. Callers hold no spin lock, except those of [`copy_in_page_if_mapped`] and
+//! its region in a small space) are refused before they are touched, except those of what the
+//! kernel itself has laid on the task's [`compat_scratch`]. Bytes are copied straight between the
+//! program's mapping and the kernel's; a part may have been copied when an error is returned.
+//! Callers hold no spin lock, except those of [`copy_in_page_if_mapped`] and
 //! [`copy_out_page_if_mapped`], which resolve no fault.
 //!
 //! All addresses are the program's own. The CPU's are these with the base of a region added, if the

@@ -330,15 +330,6 @@ static void ping_pong(u32 rounds)
     check(CALL3(WAITPID, child, &status, 0) == child && status == 0, "a child", (u32)status);
 }
 
-static const struct {
-    const char *name;
-    void (*run)(u32);
-} WAYS[] = {
-    {"basics", basics}, {"grow", grow}, {"fixed", grow_fixed}, {"block", grow_block}, {"stack", stack},
-    {"segments", segments}, {"threads", threads}, {"pingpong", ping_pong},
-    {"serve", serve},
-};
-
 /* Round trips of a byte between two processes, as many as each word of the input says; then a byte
    of output. */
 static void serve(u32 unused)
@@ -364,6 +355,15 @@ static void serve(u32 unused)
         check(CALL3(WRITE, 1, &byte, 1) == 1, "write", rounds);
     }
 }
+
+static const struct {
+    const char *name;
+    void (*run)(u32);
+} WAYS[] = {
+    {"basics", basics}, {"grow", grow}, {"fixed", grow_fixed}, {"block", grow_block}, {"stack", stack},
+    {"segments", segments}, {"threads", threads}, {"pingpong", ping_pong},
+    {"serve", serve},
+};
 
 /* Fills what it has, until it is told to go on. */
 static void wait_for_input(u32 unused)

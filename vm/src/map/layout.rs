@@ -12,8 +12,8 @@
 //! A 32-bit program has the same layout below 4 GiB, with less randomness, and its
 //! position-independent programs at the bottom. In a small space it has the same layout within its
 //! region (`small-spaces.txt` 4): the stack's top is the region's end, the stack has a quarter of
-//! it at most, and mappings, libraries among them, begin below that. The distances and the amount of randomness are
-//! Linux's, on which programs depend.
+//! it at most, and mappings, libraries among them, begin below that. The distances and the amount
+//! of randomness are Linux's, on which programs depend.
 
 use nucleus::{PAGE_SHIFT, PAGE_SIZE, VirtAddr, addr::USER_END, pmap, random};
 

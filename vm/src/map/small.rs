@@ -1,7 +1,7 @@
 //! Small spaces (`small-spaces.txt`): which maps lie in a region, and what they outgrow.
 //!
-//! The nucleus moves a program's addresses into its region. A map knows only that it ends early: its
-//! layout is that of a region. What has no room there makes it large, after which it goes on to
+//! The nucleus moves a program's addresses into its region. A map knows only that it ends early:
+//! its layout is that of a region. What has no room there makes it large, after which it goes on to
 //! [`AREA`](nucleus::pmap::AREA). A child by fork has the layout of its parent, be it small or not.
 
 use nucleus::pmap::{self, AREA, Promotion, SmallSpaces};
@@ -48,8 +48,8 @@ impl Map {
         self.pmap.is_small()
     }
 
-    /// Makes a small address space large: its program finds everything where it was. Returns whether
-    /// it was small.
+    /// Makes a small address space large: its program finds everything where it was. Returns
+    /// whether it was small.
     pub fn promote(&self, why: Promotion) -> bool {
         self.is_small() && self.outgrow(&mut self.space.write(), why)
     }

@@ -1,5 +1,6 @@
 //! 32-bit programs in small spaces: what they see, how they become large, and who their neighbours
-//! are. The program is [`narrow`](support::narrow); it judges itself by what holds in a space of its own, too.
+//! are. The program is [`narrow`](support::narrow); it judges itself by what holds in a space of
+//! its own, too.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -155,7 +156,7 @@ fn ping_pong() -> Outcome {
             let now = counts()?;
             let [stayed, loaded, flushed] = [0, 1, 2].map(|i| now[i] - before[i]);
             ensure!(
-                stayed >= 2 * ROUNDS - 10,
+                stayed >= ROUNDS * 3 / 2,
                 "{stayed} switches without a load"
             );
             // The tick, the start and the end; other CPUs, where others of the kernel's tasks run.
