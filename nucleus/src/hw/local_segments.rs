@@ -1,4 +1,5 @@
-//! The segments that a 32-bit process sets for all of its threads: its local descriptor table.
+//! The segments that 32-bit programs set: a thread those of its own, a process its local descriptor
+//! table for all of its threads.
 //!
 //! A table here is never what a CPU reads. Each CPU has a table of its own, into which it copies
 //! the process's before it enters a program, with interrupts off: what was checked in the copy is
@@ -7,8 +8,62 @@
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-use super::user_context::Segment;
 use crate::{OutOfMemory, speculation, try_box};
+
+/// A segment that a 32-bit program has set.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub struct Segment {
+    pub base: u32,
+    /// The last offset, in bytes or pages; 20 bits.
+    pub limit: u32,
+    pub in_pages: bool,
+    /// Code instead of data: never 64-bit code.
+    pub is_code: bool,
+    /// Data that may be written, or code that may be read.
+    pub writable: bool,
+    /// Data whose valid offsets are those past the limit, or code that is conforming.
+    pub grows_down: bool,
+    /// A bit without a meaning to the CPU.
+    pub available: bool,
+    /// Loading it faults.
+    pub is_absent: bool,
+}
+
+impl Segment {
+    /// As the CPU wants it: accessed, 32-bit, of programs' privilege. The bit of 64-bit code stays
+    /// clear.
+    pub(crate) fn encode(&self) -> u64 {
+        let (base, limit) = (u64::from(self.base), u64::from(self.limit & 0xf_ffff));
+        let bit = |set: bool, at: u32| u64::from(set) << at;
+        limit & 0xffff
+            | (base & 0xff_ffff) << 16
+            | 0x71 << 40
+            | bit(self.writable, 41)
+            | bit(self.grows_down, 42)
+            | bit(self.is_code, 43)
+            | bit(!self.is_absent, 47)
+            | (limit >> 16) << 48
+            | bit(self.available, 52)
+            | 1 << 54
+            | bit(self.in_pages, 55)
+            | (base >> 24) << 56
+    }
+
+    pub(crate) fn decode(descriptor: u64) -> Option<Segment> {
+        let bit = |at: u32| descriptor >> at & 1 != 0;
+        (descriptor != 0).then(|| Segment {
+            base: (descriptor >> 16 & 0xff_ffff | descriptor >> 56 << 24) as u32,
+            limit: (descriptor & 0xffff | descriptor >> 48 << 16 & 0xf_0000) as u32,
+            in_pages: bit(55),
+            is_code: bit(43),
+            writable: bit(41),
+            grows_down: bit(42),
+            available: bit(52),
+            is_absent: !bit(47),
+        })
+    }
+}
 
 /// How many segments a process can set.
 pub const LOCAL_SEGMENTS: usize = 512;
@@ -94,6 +149,7 @@ impl LocalSegments {
 
     /// Returns another number after each change; 0 before the first. A CPU whose copy was made
     /// after it had seen this number has all changes up to it.
+    #[cfg_attr(not(target_os = "none"), allow(dead_code))]
     #[inline]
     #[cfg_attr(not(target_os = "none"), allow(dead_code))]
     pub(crate) fn stamp(&self) -> u64 {
@@ -164,5 +220,37 @@ mod tests {
         assert_eq!((segments.word(3), segments.word(4)), (0, 0));
         assert_eq!(copy.word(3), code.encode());
         assert_eq!(copy.word(LOCAL_SEGMENTS), 0);
+    }
+
+    #[test]
+    fn segments_are_encoded_as_the_processor_wants_them() {
+        let flat = Segment {
+            base: 0,
+            limit: 0xf_ffff,
+            in_pages: true,
+            writable: true,
+            ..Segment::default()
+        };
+        assert_eq!(flat.encode(), 0x00cf_f300_0000_ffff);
+        let odd = Segment {
+            base: 0x1234_5678,
+            limit: 0x9_abcd,
+            in_pages: false,
+            writable: false,
+            grows_down: true,
+            available: true,
+            ..Segment::default()
+        };
+        assert_eq!(Segment::decode(odd.encode()), Some(odd));
+        let code = Segment {
+            is_code: true,
+            is_absent: true,
+            ..odd
+        };
+        assert_eq!(Segment::decode(code.encode()), Some(code));
+        // Whatever is set: 32-bit, not 64-bit.
+        assert_eq!(code.encode() >> 53 & 3, 2);
+        assert_eq!(Segment::decode(flat.encode()), Some(flat));
+        assert_eq!(Segment::decode(0), None);
     }
 }

@@ -27,6 +27,11 @@ const DATA: u64 = 0x0040_f300_0000_0000;
 const ALL: u64 = 1 << 32;
 const PAGE: u64 = 4096;
 
+/// Turns of a thread's segments before its space is better large. A turn is a trap and a return,
+/// with registers saved and segments loaded: more than the load of a root that it may save, and its
+/// refills. A program that turns now and then, as for an error number, gets so far in seconds.
+pub(crate) const MOST_TURNS: u32 = 256;
+
 /// The bits of a base and a limit, which has 20 bits in bytes or, with [`IN_PAGES`], in pages.
 fn place(base: u64, limit: u64) -> u64 {
     limit & 0xffff

@@ -3,70 +3,11 @@
 use alloc::sync::Arc;
 use core::marker::PhantomData;
 
-use super::local_segments::LocalSegments;
+use super::local_segments::{LocalSegments, Segment};
 use super::machine::{self, UserState};
 use super::registers::{Event, Registers, Selectors, USER_CODE, USER_DATA};
+use super::segment;
 use crate::OutOfMemory;
-
-/// A segment that a 32-bit program has set.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-#[allow(missing_docs)]
-pub struct Segment {
-    pub base: u32,
-    /// The last offset, in bytes or pages; 20 bits.
-    pub limit: u32,
-    pub in_pages: bool,
-    /// Code instead of data: never 64-bit code.
-    pub is_code: bool,
-    /// Data that may be written, or code that may be read.
-    pub writable: bool,
-    /// Data whose valid offsets are those past the limit, or code that is conforming.
-    pub grows_down: bool,
-    /// A bit without a meaning to the CPU.
-    pub available: bool,
-    /// Loading it faults.
-    pub is_absent: bool,
-}
-
-impl Segment {
-    /// As the CPU wants it: accessed, 32-bit, of programs' privilege. The bit of 64-bit code stays
-    /// clear.
-    pub(crate) fn encode(&self) -> u64 {
-        let (base, limit) = (u64::from(self.base), u64::from(self.limit & 0xf_ffff));
-        let bit = |set: bool, at: u32| u64::from(set) << at;
-        limit & 0xffff
-            | (base & 0xff_ffff) << 16
-            | 0x71 << 40
-            | bit(self.writable, 41)
-            | bit(self.grows_down, 42)
-            | bit(self.is_code, 43)
-            | bit(!self.is_absent, 47)
-            | (limit >> 16) << 48
-            | bit(self.available, 52)
-            | 1 << 54
-            | bit(self.in_pages, 55)
-            | (base >> 24) << 56
-    }
-
-    fn decode(descriptor: u64) -> Option<Segment> {
-        let bit = |at: u32| descriptor >> at & 1 != 0;
-        (descriptor != 0).then(|| Segment {
-            base: (descriptor >> 16 & 0xff_ffff | descriptor >> 56 << 24) as u32,
-            limit: (descriptor & 0xffff | descriptor >> 48 << 16 & 0xf_0000) as u32,
-            in_pages: bit(55),
-            is_code: bit(43),
-            writable: bit(41),
-            grows_down: bit(42),
-            available: bit(52),
-            is_absent: !bit(47),
-        })
-    }
-}
-
-/// Turns of a thread's segments before its space is better large. A turn is a trap and a return,
-/// with registers saved and segments loaded: more than the load of a root that it may save, and its
-/// refills. A program that turns now and then, as for an error number, gets so far in seconds.
-pub(crate) const MOST_TURNS: u32 = 256;
 
 /// A program's whole processor state. It stays with the task that has it, whose CPU may hold a part
 /// of it in its registers; to another task it goes [parked](UserContext::park).
@@ -209,7 +150,7 @@ impl UserContext {
     /// Whether the thread's segments, in a small space, were turned round so often for offsets of
     /// both signs that a space of its own is cheaper (see `hw::segment`).
     pub fn has_turned_too_often(&self) -> bool {
-        self.state.turns() >= MOST_TURNS
+        self.state.turns() >= segment::MOST_TURNS
     }
 
     /// Bytes of the extended state in the XSAVE layout that a signal frame carries (Linux's
@@ -234,42 +175,5 @@ impl UserContext {
         read: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<bool, E> {
         self.state.load_frame(read)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn segments_are_encoded_as_the_processor_wants_them() {
-        let flat = Segment {
-            base: 0,
-            limit: 0xf_ffff,
-            in_pages: true,
-            writable: true,
-            ..Segment::default()
-        };
-        assert_eq!(flat.encode(), 0x00cf_f300_0000_ffff);
-        let odd = Segment {
-            base: 0x1234_5678,
-            limit: 0x9_abcd,
-            in_pages: false,
-            writable: false,
-            grows_down: true,
-            available: true,
-            ..Segment::default()
-        };
-        assert_eq!(Segment::decode(odd.encode()), Some(odd));
-        let code = Segment {
-            is_code: true,
-            is_absent: true,
-            ..odd
-        };
-        assert_eq!(Segment::decode(code.encode()), Some(code));
-        // Whatever is set: 32-bit, not 64-bit.
-        assert_eq!(code.encode() >> 53 & 3, 2);
-        assert_eq!(Segment::decode(flat.encode()), Some(flat));
-        assert_eq!(Segment::decode(0), None);
     }
 }

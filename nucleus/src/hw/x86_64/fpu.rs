@@ -17,8 +17,7 @@ use super::gdt::{self, FIRST_TLS};
 use super::{mitigations, percpu};
 use crate::hw::local_segments::LocalSegments;
 use crate::hw::registers::{Registers, Selectors, TLS_SEGMENTS};
-use crate::hw::user_context::MOST_TURNS;
-use crate::hw::{Window, segment};
+use crate::hw::{Window, segment, segment::MOST_TURNS};
 use crate::{OutOfMemory, speculation};
 
 /// x87, SSE, AVX and the three parts of AVX-512: what programs get if the CPU has it.
