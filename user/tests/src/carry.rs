@@ -142,7 +142,7 @@ impl Side {
             let passed = i32::try_from(since.elapsed().as_millis()).unwrap_or(i32::MAX);
             let left = match milliseconds {
                 ..0 => milliseconds,
-                0.. => milliseconds.saturating_sub(passed),
+                0.. => milliseconds.saturating_sub(passed).max(0),
             };
             if left == 0 {
                 return Ok(None);
