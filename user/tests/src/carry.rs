@@ -131,8 +131,8 @@ impl Side {
         self.attempt(|socket| socket.send_to(body, to)).map(drop)
     }
 
-    /// Receives a datagram, for which it waits so many milliseconds (-1: forever). Other things wake
-    /// it, too (notices of fbufs, the end of the server): those take nothing from the time.
+    /// Receives a datagram, for which it waits so many milliseconds (-1: forever). Other things
+    /// wake it, too (notices of fbufs, the end of the server): those take nothing from the time.
     fn receive(&mut self, milliseconds: i32) -> io::Result<Option<Incoming>> {
         let since = Instant::now();
         loop {

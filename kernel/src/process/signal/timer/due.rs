@@ -82,8 +82,8 @@ static QUEUE: SpinLock<BTreeMap<Due, DueTimer>> = SpinLock::new(Rank::Leaf, BTre
 static CHANGED: WaitQueue = WaitQueue::new();
 pub(super) static GENERATION: AtomicU64 = AtomicU64::new(1);
 
-/// Wakes a queue once, at or soon after a time, or makes a call; dropping it cancels. That of a time
-/// that has come may follow the drop.
+/// Wakes a queue once, at or soon after a time, or makes a call; dropping it cancels. That of a
+/// time that has come may follow the drop.
 pub struct WakeUp(Due);
 
 impl WakeUp {
