@@ -353,6 +353,10 @@ fn map_two_elsewhere<'a>(first: &'a Frame, second: &'a Frame) -> [Mapping<'a>; 2
     if is_unkept() {
         return [alloc_own(first), alloc_own(second)];
     }
+    // A block takes no address of the window.
+    if first.is_block() || second.is_block() {
+        return [map(first), map(second)];
+    }
     map_each([first, second])
 }
 
@@ -365,6 +369,9 @@ pub fn alloc_two<'a>(
     second: &'a Frame,
     flags: Flags,
 ) -> Result<[Mapping<'a>; 2], Unavailable> {
+    if first.is_block() || second.is_block() {
+        return Ok([alloc(first, flags)?, alloc(second, flags)?]);
+    }
     alloc_each([first, second], flags)
 }
 
@@ -443,14 +450,20 @@ impl<'a> Mapping<'a> {
     #[inline]
     pub(crate) fn at(&self, offset: usize, len: usize) -> *mut u8 {
         if !(offset <= PAGE_SIZE && len <= PAGE_SIZE - offset) {
-            // All of a block is in the direct map.
-            self.frame.check_in_block(offset, len);
+            self.check_in_block(offset, len);
         }
         if self.slot != NONE {
             let number = (self.slot & !LENT) as usize;
             machine::window_used(number, address(self.frame.index()));
         }
         self.address.wrapping_add(offset)
+    }
+
+    /// Checks that the mapping reaches all of a block, in the direct map, with these bytes.
+    #[cold]
+    fn check_in_block(&self, offset: usize, len: usize) {
+        assert!(self.slot == NONE, "a mapping of a page is no block's");
+        self.frame.check_in_block(offset, len);
     }
 
     /// Copies out of the page. `offset + to.len()` is at most a page.

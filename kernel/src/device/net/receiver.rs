@@ -1,8 +1,8 @@
 //! Packets that a device hands over.
 //!
 //! A buffer is a frame, or several where packets are long: so a long packet takes one request. The
-//! slices of a packet are the frames and blocks that it fills; the others stay with their request. A
-//! small packet is copied into a frame that it shares with others, and all frames of its buffer
+//! slices of a packet are the frames and blocks that it fills; the others stay with their request.
+//! A small packet is copied into a frame that it shares with others, and all frames of its buffer
 //! stay.
 //!
 //! Where packets of IP may be longer than a page, a buffer of several frames begins with a place

@@ -1,9 +1,9 @@
 //! Frames for the buffers of a device, and those of packets, which come back.
 //!
-//! A buffer of several pages begins with two frames and goes on with blocks ([`Frame::alloc_block`])
-//! that are as large as all before them: 1, 1, 2, 4, 8 pages, and one more. So the longest packet
-//! has six slices in place of 17, and a packet keeps at most a page more than twice its bytes. By
-//! `bench network --busy`, see `docs/performance.md`.
+//! A buffer of several pages begins with two frames and goes on with blocks
+//! ([`Frame::alloc_block`]) that are as large as all before them: 1, 1, 2, 4, 8 pages, and one
+//! more. So the longest packet has six slices in place of 17, and a packet keeps at most a page
+//! more than twice its bytes. By `bench network --busy`, see `docs/performance.md`.
 //!
 //! Frames are zeroed, so that a device that says to have written more than it has shows nothing of
 //! others. Those that only this device has written to need not be: it could as well hand over the

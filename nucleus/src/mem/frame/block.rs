@@ -154,6 +154,29 @@ mod tests {
         });
     }
 
+    /// A block that was taken before mappings came from the window is copied beside one of these.
+    #[test]
+    fn blocks_take_no_address_of_the_window() {
+        on_machines_with("blocks beside the window", [1], 1024, 5, || {
+            let Ok(block) = Frame::alloc_block(3, Contents::Zeroed) else {
+                return;
+            };
+            let page = Frame::alloc(Contents::Zeroed).unwrap();
+            ephemeral::set_backend(ephemeral::Backend::Window).unwrap();
+            let last = block.size() - 5;
+            ephemeral::map(&block).fill(last, 5, 9);
+            ephemeral::copy(&page, 7, &block, last, 5);
+            let mut bytes = [0; 5];
+            ephemeral::map(&page).read(7, &mut bytes);
+            assert_eq!(bytes, [9; 5]);
+            let flags = ephemeral::Flags::empty();
+            let [to, from] = ephemeral::alloc_two(&page, &block, flags).unwrap();
+            to.copy_from(20, &from, last, 5);
+            to.read(20, &mut bytes);
+            assert_eq!(bytes, [9; 5]);
+        });
+    }
+
     #[test]
     #[should_panic(expected = "goes beyond the page")]
     fn the_end_of_a_block_is_its_end() {

@@ -3,11 +3,11 @@
 //! The machine's memory at the start (`setup`), one 32-byte record per frame (`record`), a buddy
 //! allocator (`buddy`) with per-CPU caches (`cache`) and page tables kept ready (`table_cache`),
 //! what devices may reach (`device_reach`), counts of a frame's users (`counts`) and of devices'
-//! page tables (`held`), handles given up together (`bundle`), owners of frames (`owned`),
-//! what CPUs keep for the heap (`heap_frames`),
-//! runs of frames for large pages (`run`), blocks that are one buffer (`block`), targets for what is to be free (`targets`), shortage on
-//! purpose for tests (`injection`). A frame has a type (`Writable`, page table of level 1 to 4,
-//! `Descriptor`), a type count, an existence count and one `cached` flag (`iosup.txt` 2.2, 6.1).
+//! page tables (`held`), handles given up together (`bundle`), owners of frames (`owned`), what
+//! CPUs keep for the heap (`heap_frames`), runs of frames for large pages (`run`), blocks that are
+//! one buffer (`block`), targets for what is to be free (`targets`), shortage on purpose for tests
+//! (`injection`). A frame has a type (`Writable`, page table of level 1 to 4, `Descriptor`), a
+//! type count, an existence count and one `cached` flag (`iosup.txt` 2.2, 6.1).
 
 mod block;
 mod buddy;

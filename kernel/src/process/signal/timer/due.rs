@@ -122,8 +122,8 @@ fn first() -> Option<(Due, &'static Part)> {
     parts.filter_map(of_part).min_by_key(|(due, _)| *due)
 }
 
-/// Wakes a queue once, at or soon after a time, or makes a call; dropping it cancels. That of a time
-/// that has come may follow the drop.
+/// Wakes a queue once, at or soon after a time, or makes a call; dropping it cancels. That of a
+/// time that has come may follow the drop.
 pub struct WakeUp(Due);
 
 impl WakeUp {
