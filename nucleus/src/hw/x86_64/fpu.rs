@@ -222,17 +222,42 @@ fn loadable(selector: u16, descriptors: &[u64; TLS_SEGMENTS], window: Window) ->
 ///
 /// # Safety
 /// Interrupts are off.
+#[inline]
 unsafe fn load_selectors(inner: &Inner, window: Window) {
-    let now = read_selectors();
-    let mut descriptors = inner.descriptors;
-    if window.is_small() {
-        for (n, it) in descriptors.iter_mut().enumerate() {
-            *it = segment::in_region(*it, window, inner.turned >> n & 1 != 0);
-        }
+    if window.base | percpu::segments_base() != 0 {
+        // SAFETY: the caller's promise.
+        return unsafe { load_region(inner, window) };
     }
-    gdt::set_program(percpu::this(), window, &descriptors);
+    gdt::set_tls(percpu::this(), &inner.descriptors);
+    // SAFETY: as above.
+    unsafe { load_selectors_of(inner, &inner.descriptors, window) };
+}
+
+/// As [`load_selectors`] for a program in a small space, or after one.
+///
+/// # Safety
+/// Interrupts are off.
+#[inline(never)]
+unsafe fn load_region(inner: &Inner, window: Window) {
+    let mut descriptors = inner.descriptors;
+    for (n, it) in descriptors.iter_mut().enumerate() {
+        *it = segment::in_region(*it, window, inner.turned >> n & 1 != 0);
+    }
+    gdt::set_programs(percpu::this(), window);
+    gdt::set_tls(percpu::this(), &descriptors);
     percpu::set_segments_base(window.base);
-    let load = |selector| loadable(selector, &descriptors, window);
+    // SAFETY: the caller's promise.
+    unsafe { load_selectors_of(inner, &descriptors, window) };
+}
+
+/// Loads the program's selectors, of descriptors that are in the table.
+///
+/// # Safety
+/// Interrupts are off.
+#[inline(always)]
+unsafe fn load_selectors_of(inner: &Inner, descriptors: &[u64; TLS_SEGMENTS], window: Window) {
+    let now = read_selectors();
+    let load = |selector| loadable(selector, descriptors, window);
     let Selectors { ds, es, fs, gs } = inner.selectors;
     let differs = |wanted: u16, now: u16| wanted != now || wanted > 3;
     // SAFETY: each selector is null or names a segment of programs' privilege that is present. The
@@ -321,7 +346,7 @@ fn canonical(address: u64) -> u64 {
 /// interrupts off by the context switch.
 #[inline]
 pub fn save_live() {
-    let live = percpu::this().live.load(Ordering::Relaxed);
+    let live = percpu::this().live.load(Ordering::Relaxed) & !percpu::MOVED;
     if let Some(inner) = NonNull::new(live as *mut Inner) {
         // SAFETY: `live` names a state that exists (its drop clears it) and is in the registers.
         unsafe { Inner::save(inner) };
@@ -431,6 +456,13 @@ impl UserState {
 
     #[inline]
     fn is_live(&self) -> bool {
+        let live = percpu::this().live.load(Ordering::Relaxed) & !percpu::MOVED;
+        live == self.inner.as_ptr() as usize
+    }
+
+    /// Whether it is live, and its segments are those of where the program is.
+    #[inline]
+    fn is_current(&self) -> bool {
         percpu::this().live.load(Ordering::Relaxed) == self.inner.as_ptr() as usize
     }
 
@@ -477,7 +509,7 @@ impl UserState {
     /// change it. Interrupts are off until the program is entered.
     #[inline]
     pub fn make_live(&mut self, wanted: [u64; 2]) {
-        if !self.is_live() || percpu::window().base != percpu::segments_base() {
+        if !self.is_current() {
             save_live();
             // SAFETY: interrupts are off; the state is valid by construction.
             unsafe { Inner::load(self.inner) };

@@ -172,14 +172,9 @@ const PROGRAMS: usize = (USER_CODE_32 / 8) as usize;
 const _: () = assert!(USER_DATA as usize / 8 == PROGRAMS + 1);
 const _: () = assert!(USER_CODE as usize / 8 == PROGRAMS + 2);
 
-/// Makes this CPU's table that of a program and a thread, before it loads a selector: a program in
-/// a small space has its region as code and data, and no 64-bit code, which knows no limits.
-/// `descriptors` are the thread's own, as [`segment`] puts them. Interrupts are off.
-pub fn set_program(
-    data: &'static PerCpu,
-    window: Window,
-    descriptors: &[u64; crate::hw::registers::TLS_SEGMENTS],
-) {
+/// Gives this CPU's table the code and data of where a program is: in a small space its region, and
+/// no 64-bit code, which knows no limits. Interrupts are off.
+pub fn set_programs(data: &'static PerCpu, window: Window) {
     let programs = match window.is_small() {
         false => [
             SEGMENTS[PROGRAMS],
@@ -190,13 +185,16 @@ pub fn set_program(
     };
     // SAFETY: only this CPU touches its table, and no interrupt comes between; the descriptors are
     // segments of programs' privilege by construction.
-    let table = unsafe { &mut *writable(data) };
+    let slots = unsafe { &mut (&mut *writable(data))[PROGRAMS..PROGRAMS + 3] };
+    slots.copy_from_slice(&programs);
+}
+
+/// Puts a thread's own descriptors into this CPU's table, before it loads a selector of one.
+/// Interrupts are off.
+pub fn set_tls(data: &'static PerCpu, descriptors: &[u64; crate::hw::registers::TLS_SEGMENTS]) {
+    // SAFETY: as in `set_programs`.
+    let slots = unsafe { &mut (&mut *writable(data))[FIRST_TLS..] };
     // Word by word: to compare them as bytes is a call.
-    let slots = &mut table[PROGRAMS..PROGRAMS + 3];
-    if slots.iter().ne(&programs) {
-        slots.copy_from_slice(&programs);
-    }
-    let slots = &mut table[FIRST_TLS..];
     if slots.iter().ne(descriptors) {
         slots.copy_from_slice(descriptors);
     }

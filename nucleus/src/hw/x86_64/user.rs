@@ -35,15 +35,15 @@ pub fn enable_syscall() {
 /// can't even be entered there: the processor would fault in the kernel, or a program in a small
 /// space would run 64-bit code.
 #[inline]
-fn make_safe(regs: &mut Registers, window: Window) -> bool {
+fn make_safe(regs: &mut Registers) -> bool {
     regs.rflags = regs.rflags & rflags::PROGRAM | rflags::INTERRUPT | 2;
     regs.ss = u64::from(USER_DATA);
     if regs.cs == u64::from(USER_CODE_32) {
         regs.rip &= 0xffff_ffff;
         regs.rsp &= 0xffff_ffff;
-        return !window.is_small() || regs.rip < window.end as u64;
+        return !percpu::is_small() || regs.rip < percpu::window().end as u64;
     }
-    if window.is_small() {
+    if percpu::is_small() {
         return false;
     }
     regs.cs = u64::from(USER_CODE);
@@ -60,7 +60,7 @@ pub(crate) fn run(
 ) -> Event {
     debug_assert_eq!(percpu::preempt_count(), 0);
     debug_assert!(cpu::irqs_enabled());
-    if !make_safe(regs, percpu::window()) {
+    if !make_safe(regs) {
         return Event::Exception {
             vector: vector::PROTECTION as u8,
             code: 0,
