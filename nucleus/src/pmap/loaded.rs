@@ -82,6 +82,7 @@ pub(crate) fn activate(next: Option<&PmapRef>) {
 
 /// Loads the root under which `next` runs, unless it is loaded. The CPU's bits in the masks of the
 /// pmap and its family are set; that of the group it had loaded is cleared. Interrupts off.
+#[inline(always)]
 fn load(cpu: usize, next: &Pmap) {
     let slot = &LOADED[cpu];
     // Predictions that the program before has taught the CPU.
@@ -115,6 +116,7 @@ fn load(cpu: usize, next: &Pmap) {
 }
 
 /// Loads a hardware address space, in whose masks the CPU's bit is set.
+#[inline(always)]
 fn load_hardware(cpu: usize, space: Hardware<'_>, is_trusted: impl FnOnce() -> bool) {
     // The tag after the bits: see `tags`.
     let tag = tags::choose(cpu, &space);
@@ -126,6 +128,7 @@ fn load_hardware(cpu: usize, space: Hardware<'_>, is_trusted: impl FnOnce() -> b
 
 /// The group's root is no longer loaded. The CPU's bit is still set in the mask of the pmap that it
 /// was loaded for.
+#[inline(never)]
 fn leave_group(cpu: usize, group: *mut Group) {
     // SAFETY: a group lives as long as one of its members does, or a CPU that has a member loaded
     // has not yet left the root.
@@ -137,6 +140,7 @@ fn leave_group(cpu: usize, group: *mut Group) {
 
 /// The pmap that this CPU has loaded may have left its group: loads the root that it has now.
 /// Interrupts off, or the caller is pinned.
+#[cold]
 pub(super) fn reload(cpu: usize) {
     let irqs = machine::irqs_disable();
     let slot = &LOADED[cpu];

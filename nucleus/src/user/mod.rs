@@ -113,12 +113,27 @@ unsafe fn copy_in_raw(to: *mut u8, from: VirtAddr, len: usize) -> Result<(), Bad
     // SAFETY: `to` by the caller's promise; the program's range was checked.
     match unsafe { machine::copy_from_user(to, linear.at, len) } {
         Ok(()) => Ok(()),
-        Err(left) if linear.has_moved() => {
-            let done = len - left;
-            // SAFETY: a part of the caller's.
-            unsafe { copy_in_raw(to.add(done), from + done, left) }
-        }
-        Err(_) => Err(BadAddress),
+        // SAFETY: a part of the caller's.
+        Err(left) => unsafe { copy_in_rest(to.add(len - left), from + (len - left), left, linear) },
+    }
+}
+
+/// Copies what is left after a fault, if the program has moved.
+///
+/// # Safety
+/// As [`copy_in_raw`].
+#[cold]
+#[inline(never)]
+unsafe fn copy_in_rest(
+    to: *mut u8,
+    from: VirtAddr,
+    len: usize,
+    before: Linear,
+) -> Result<(), BadAddress> {
+    match before.has_moved() {
+        // SAFETY: the caller's promise.
+        true => unsafe { copy_in_raw(to, from, len) },
+        false => Err(BadAddress),
     }
 }
 
@@ -136,12 +151,29 @@ unsafe fn copy_out_raw(to: VirtAddr, from: *const u8, len: usize) -> Result<(), 
     // SAFETY: as above.
     match unsafe { machine::copy_to_user(linear.at, from, len) } {
         Ok(()) => Ok(()),
-        Err(left) if linear.has_moved() => {
-            let done = len - left;
-            // SAFETY: as above.
-            unsafe { copy_out_raw(to + done, from.add(done), left) }
-        }
-        Err(_) => Err(BadAddress),
+        // SAFETY: a part of the caller's.
+        Err(left) => unsafe {
+            copy_out_rest(to + (len - left), from.add(len - left), left, linear)
+        },
+    }
+}
+
+/// As [`copy_in_rest`], to the program.
+///
+/// # Safety
+/// As [`copy_out_raw`].
+#[cold]
+#[inline(never)]
+unsafe fn copy_out_rest(
+    to: VirtAddr,
+    from: *const u8,
+    len: usize,
+    before: Linear,
+) -> Result<(), BadAddress> {
+    match before.has_moved() {
+        // SAFETY: the caller's promise.
+        true => unsafe { copy_out_raw(to, from, len) },
+        false => Err(BadAddress),
     }
 }
 

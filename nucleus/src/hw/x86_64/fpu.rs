@@ -242,16 +242,40 @@ fn loadable(selector: u16) -> u16 {
 ///
 /// # Safety
 /// Interrupts are off.
+#[inline]
 unsafe fn load_selectors(inner: &Inner, window: Window) {
-    let now = read_selectors();
+    if window.base | percpu::segments_base() != 0 {
+        // SAFETY: the caller's promise.
+        return unsafe { load_region(inner, window) };
+    }
+    gdt::set_tls(percpu::this(), &inner.descriptors);
+    // SAFETY: as above.
+    unsafe { load_selectors_of(inner) };
+}
+
+/// As [`load_selectors`] for a program in a small space, or after one.
+///
+/// # Safety
+/// Interrupts are off.
+#[inline(never)]
+unsafe fn load_region(inner: &Inner, window: Window) {
     let mut descriptors = inner.descriptors;
-    if window.is_small() {
-        for (n, it) in descriptors.iter_mut().enumerate() {
-            *it = segment::in_region(*it, window, inner.turned >> n & 1 != 0);
-        }
+    for (n, it) in descriptors.iter_mut().enumerate() {
+        *it = segment::in_region(*it, window, inner.turned >> n & 1 != 0);
     }
     gdt::set_tls(percpu::this(), &descriptors);
     percpu::set_segments_base(window.base);
+    // SAFETY: the caller's promise.
+    unsafe { load_selectors_of(inner) };
+}
+
+/// Loads the program's selectors, of descriptors that are in this CPU's tables.
+///
+/// # Safety
+/// Interrupts are off.
+#[inline(always)]
+unsafe fn load_selectors_of(inner: &Inner) {
+    let now = read_selectors();
     let Selectors { ds, es, fs, gs } = inner.selectors;
     let differs = |wanted: u16, now: u16| wanted != now || wanted > 3;
     // SAFETY: each selector is null or names a segment of programs' privilege that is present. The
@@ -345,7 +369,7 @@ fn canonical(address: u64) -> u64 {
 /// interrupts off by the context switch.
 #[inline]
 pub fn save_live() {
-    let live = percpu::this().live.load(Ordering::Relaxed);
+    let live = percpu::this().live.load(Ordering::Relaxed) & !percpu::MOVED;
     if let Some(inner) = NonNull::new(live as *mut Inner) {
         // SAFETY: `live` names a state that exists (its drop clears it) and is in the registers.
         unsafe { Inner::save(inner) };
@@ -476,6 +500,13 @@ impl UserState {
 
     #[inline]
     fn is_live(&self) -> bool {
+        let live = percpu::this().live.load(Ordering::Relaxed) & !percpu::MOVED;
+        live == self.inner.as_ptr() as usize
+    }
+
+    /// Whether it is live, and its segments are those of where the program is.
+    #[inline]
+    fn is_current(&self) -> bool {
         percpu::this().live.load(Ordering::Relaxed) == self.inner.as_ptr() as usize
     }
 
@@ -531,12 +562,10 @@ impl UserState {
     /// the program is entered.
     #[inline]
     pub fn make_live(&mut self, wanted: [u64; 2], has_local: bool) {
-        let window = percpu::window();
-        let is_elsewhere = window.base != percpu::segments_base();
-        if !self.is_live() || is_elsewhere || has_local && self.has_stale_segments() {
+        if !self.is_current() || has_local && self.has_stale_segments() {
             save_live();
             let local = self.local_segments().map(|local| &**local);
-            gdt::set_program(percpu::this(), window, local);
+            gdt::set_program(percpu::this(), percpu::window(), local);
             // SAFETY: interrupts are off; the state is valid by construction.
             unsafe { Inner::load(self.inner) };
             // SAFETY: owned by `self`.

@@ -68,7 +68,8 @@ pub struct PerCpu {
     reschedule: AtomicU32,
     /// The kernel stack pointer while a program runs.
     pub kernel_sp: AtomicUsize,
-    /// The `UserState` that is in this CPU's registers now, or 0.
+    /// The `UserState` that is in this CPU's registers now, or 0; with [`MOVED`] if its segments are
+    /// those of where its program was before.
     pub live: AtomicUsize,
     /// The [`Window`] of the program whose address space is loaded.
     window_base: AtomicUsize,
@@ -222,6 +223,9 @@ pub fn set_cpu_count(count: usize) {
     COUNT.store(count, Ordering::Release);
 }
 
+/// In [`PerCpu::live`]: see there.
+pub const MOVED: usize = 1;
+
 /// Where the current task's program is. Its base, and the end that is read after it, may be those
 /// before and after a promotion: the sum is still in no other program's region, since this CPU has
 /// loaded another root in between.
@@ -239,6 +243,19 @@ pub fn set_window(window: Window) {
     let this = this();
     this.window_base.store(window.base, Ordering::Relaxed);
     this.window_end.store(window.end, Ordering::Relaxed);
+    if window.base != this.segments_base.load(Ordering::Relaxed) {
+        let live = this.live.load(Ordering::Relaxed);
+        if live != 0 {
+            this.live.store(live | MOVED, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Whether the current task's program is in a small space.
+#[inline]
+pub fn is_small() -> bool {
+    let base: usize = load!(window_base, "{}");
+    base != 0
 }
 
 /// The base for which this CPU's segments were loaded. Interrupts are off.
