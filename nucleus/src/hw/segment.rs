@@ -71,8 +71,8 @@ pub(crate) fn has_both_signs(descriptor: u64) -> bool {
     !expands_down(descriptor) && limit(descriptor) == ALL - 1
 }
 
-/// A segment of a thread or a program, moved into the region and limited to it; 0 where the region has none of
-/// it. `turned`: of one for offsets of both signs, those below its base are wanted.
+/// A segment of a thread or a program, moved into the region and limited to it; 0 where the region
+/// has none of it. `turned`: of one for offsets of both signs, those below its base are wanted.
 pub(crate) fn in_region(descriptor: u64, window: Window, turned: bool) -> u64 {
     if descriptor & PRESENT == 0 || !window.is_small() {
         return descriptor;

@@ -3,8 +3,8 @@
 //! Each has a slot of the kernel's address space: the lower part is never mapped, so that an
 //! overflow faults (and, for want of a stack to push the fault on, double-faults on a stack of its
 //! own). A stack that is given back stays mapped and is the next one that the CPU on which it was
-//! made hands out: making a thread changes no mapping, flushes nothing, and takes no cache line from
-//! another CPU. Only when many are free do some give their memory back, all with one flush.
+//! made hands out: making a thread changes no mapping, flushes nothing, and takes no cache line
+//! from another CPU. Only when many are free do some give their memory back, all with one flush.
 
 use crate::hw::x86_64::layout::{MAX_STACKS, STACK_SIZE, STACK_SLOT, stacks};
 use crate::hw::x86_64::percpu::{self, MAX_CPUS};

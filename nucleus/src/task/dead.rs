@@ -1,9 +1,9 @@
 //! Tasks that have ended: their stacks and the scheduler's handles.
 //!
 //! A task can't free the stack that it runs on, and the next task, which finds it dead, is inside
-//! the scheduler with interrupts off, where nothing can be freed. So the dead of each CPU are listed,
-//! and freed by its next [`spawn`](super::spawn()), so that a stack stays with its CPU; or by
-//! [`reap`], or else by the reaper, a task that an idle CPU wakes.
+//! the scheduler with interrupts off, where nothing can be freed. So the dead of each CPU are
+//! listed, and freed by its next [`spawn`](super::spawn()), so that a stack stays with its CPU; or
+//! by [`reap`], or else by the reaper, a task that an idle CPU wakes.
 
 use alloc::sync::Arc;
 use core::{

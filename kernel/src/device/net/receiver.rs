@@ -16,9 +16,9 @@
 //! stays where it was written, and is shown by slices that become no page of others. Such frames go
 //! back to their fbufs by themselves, once no slice and no receiver has them.
 //!
-//! Other frames are used again after their packets ([`Supply`]), but not whole pages: they may become
-//! a program's, and with a further owner each write there, that of the next read, too, would copy the
-//! page first.
+//! Other frames are used again after their packets ([`Supply`]), but not whole pages: they may
+//! become a program's, and with a further owner each write there, that of the next read, too,
+//! would copy the page first.
 
 use alloc::{sync::Arc, vec::Vec};
 

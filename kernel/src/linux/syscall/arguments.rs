@@ -181,8 +181,8 @@ impl Call<'_> {
         }
     }
 
-    /// Finds a process by its id or a thread's. Of the caller's own it asks no table, which all CPUs
-    /// share.
+    /// Finds a process by its id or a thread's. Of the caller's own it asks no table, which all
+    /// CPUs share.
     pub fn find_process(&self, id: Pid) -> Option<Arc<Process>> {
         let own = self.process();
         match id == own.pid() {

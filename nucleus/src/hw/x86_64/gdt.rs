@@ -205,8 +205,8 @@ const PROGRAMS: usize = (USER_CODE_32 / 8) as usize;
 const _: () = assert!(USER_DATA as usize / 8 == PROGRAMS + 1);
 const _: () = assert!(USER_CODE as usize / 8 == PROGRAMS + 2);
 
-/// Puts a thread's own descriptors, as [`segment`] puts them, into this CPU's table, before it loads
-/// a selector of one. Interrupts are off.
+/// Puts a thread's own descriptors, as [`segment`] puts them, into this CPU's table, before it
+/// loads a selector of one. Interrupts are off.
 pub fn set_tls(data: &'static PerCpu, descriptors: &[u64; TLS_SEGMENTS]) {
     // SAFETY: only this CPU touches its table, and no interrupt comes between; the descriptors are
     // data segments of programs' privilege by construction.

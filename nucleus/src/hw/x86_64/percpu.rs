@@ -68,8 +68,8 @@ pub struct PerCpu {
     reschedule: AtomicU32,
     /// The kernel stack pointer while a program runs.
     pub kernel_sp: AtomicUsize,
-    /// The `UserState` that is in this CPU's registers now, or 0; with [`MOVED`] if its segments are
-    /// those of where its program was before.
+    /// The `UserState` that is in this CPU's registers now, or 0; with [`MOVED`] if its segments
+    /// are those of where its program was before.
     pub live: AtomicUsize,
     /// The [`Window`] of the program whose address space is loaded.
     window_base: AtomicUsize,

@@ -8,8 +8,8 @@
 //! run, [`table`] its outcome. [`revision`] builds an older kernel to compare with, [`diff`]
 //! compares two files of results, and [`report`] makes a page of one.
 //!
-//! [`sharing`] counts accesses to cache lines that CPUs share, in boots of its own; [`shared_lines`]
-//! reads what the emulator's plugin finds.
+//! [`sharing`] counts accesses to cache lines that CPUs share, in boots of its own;
+//! [`shared_lines`] reads what the emulator's plugin finds.
 
 mod calm;
 mod collect;

@@ -1,8 +1,8 @@
 //! `causeway bench --sharing`: how often the kernel accesses cache lines that another CPU writes.
 //!
 //! The guest's experiment `sharing` does one operation on all CPUs at once, and the emulator's
-//! plugin writes down which lines of memory the kernel touches meanwhile. Two processors cannot time
-//! sixty-four, but an operation that touches no shared line takes as long on each of them.
+//! plugin writes down which lines of memory the kernel touches meanwhile. Two processors cannot
+//! time sixty-four, but an operation that touches no shared line takes as long on each of them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
