@@ -25,7 +25,9 @@
 
 use alloc::sync::{Arc, Weak};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
 
 use super::entries::{entry, load};
 use super::format::{ENTRIES, LEAF_SPAN, Pte, span};
@@ -250,6 +252,8 @@ pub(super) struct Place {
     /// promoted: a CPU that has found the group takes them from here.
     pub(super) base: AtomicUsize,
     pub(super) size: AtomicUsize,
+    /// Whether it has ever had a region.
+    pub(super) was_small: AtomicBool,
     /// The user for whom it has joined.
     pub(super) user: AtomicU32,
     /// The end of the addresses that the program may use without a group.
@@ -263,6 +267,7 @@ impl Default for Place {
             table: AtomicU32::new(NONE),
             base: AtomicUsize::new(0),
             size: AtomicUsize::new(0),
+            was_small: AtomicBool::new(false),
             user: AtomicU32::new(0),
             end: AtomicUsize::new(USER_END.0),
         }
@@ -274,6 +279,12 @@ impl Place {
     #[inline]
     pub(super) fn base(&self) -> usize {
         self.base.load(Ordering::Relaxed)
+    }
+
+    /// Whether it has ever had a region: if not, its addresses are all, as they are.
+    #[inline]
+    pub(super) fn was_small(&self) -> bool {
+        self.was_small.load(Ordering::Relaxed)
     }
 
     /// Whether [`above`](Place::above) finds entries. The answer may be out of date.

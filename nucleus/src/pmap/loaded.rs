@@ -24,6 +24,8 @@ struct Loaded {
     pmap: AtomicPtr<Pmap>,
     /// The group whose root is loaded, or null.
     group: AtomicPtr<Group>,
+    /// The pmap that was loaded last was ever small.
+    was_small: AtomicBool,
     /// Without a pmap: the trust of the last one.
     trust: AtomicU32,
     borrowed: AtomicBool,
@@ -33,6 +35,7 @@ static LOADED: [Loaded; MAX_CPUS] = [const {
     Loaded {
         pmap: AtomicPtr::new(core::ptr::null_mut()),
         group: AtomicPtr::new(core::ptr::null_mut()),
+        was_small: AtomicBool::new(false),
         trust: AtomicU32::new(NO_TRUST),
         borrowed: AtomicBool::new(false),
     }
@@ -93,6 +96,19 @@ fn load(cpu: usize, next: &Pmap) {
         let trust = next.trust.load(Ordering::Relaxed);
         trust != NO_TRUST && trust == last.load(Ordering::Relaxed)
     };
+    match next.place.was_small() || slot.was_small.load(Ordering::Relaxed) {
+        // Most programs, which pay nothing for the others.
+        false => load_hardware(cpu, next.own_space(), is_trusted),
+        true => load_near_group(cpu, next, is_trusted),
+    }
+}
+
+/// As [`load`] of a pmap that was ever small, or after one.
+#[inline(never)]
+fn load_near_group(cpu: usize, next: &Pmap, is_trusted: impl FnOnce() -> bool) {
+    let slot = &LOADED[cpu];
+    slot.was_small
+        .store(next.place.was_small(), Ordering::Relaxed);
     // After the pmap's bit: see `Pmap::promote`.
     let group = next.group();
     let last = slot.group.load(Ordering::Relaxed);
@@ -251,6 +267,7 @@ pub(super) fn start() {
     for slot in &LOADED {
         slot.pmap.store(core::ptr::null_mut(), Ordering::Relaxed);
         slot.group.store(core::ptr::null_mut(), Ordering::Relaxed);
+        slot.was_small.store(false, Ordering::Relaxed);
         slot.trust.store(NO_TRUST, Ordering::Relaxed);
         slot.borrowed.store(false, Ordering::Relaxed);
     }

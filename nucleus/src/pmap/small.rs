@@ -113,6 +113,7 @@ impl Pmap {
         let base = AREA.start + region * group.size;
         self.place.base.store(base.0, Ordering::Relaxed);
         self.place.size.store(group.size, Ordering::Relaxed);
+        self.place.was_small.store(true, Ordering::Relaxed);
         self.place.table.store(group.table, Ordering::Relaxed);
         let group = Arc::into_raw(group).cast_mut();
         self.place.group.store(group, Ordering::SeqCst);

@@ -334,6 +334,7 @@ fn copy_out_mapped(to: VirtAddr, from: &Mapping<'_>, offset: usize, len: usize) 
 ///
 /// # Errors
 /// [`BadAddress`]; a part may have been written.
+#[inline]
 pub fn clear(to: VirtAddr, len: usize) -> Result<(), BadAddress> {
     static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
     Linear::of(to, len)?;

@@ -13,7 +13,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::cpu::{self, Features, features, msr, write_msr};
-use super::gdt::{self, FIRST_TLS};
+use super::gdt::{self, FIRST_TLS, USER_DATA};
 use super::{mitigations, percpu};
 use crate::hw::local_segments::LocalSegments;
 use crate::hw::registers::{Registers, Selectors, TLS_SEGMENTS};
@@ -154,15 +154,14 @@ impl Inner {
     ///
     /// # Safety
     /// The state is live on this CPU, and interrupts are off.
+    #[inline(always)]
     unsafe fn save_segments(this: NonNull<Inner>) {
         // SAFETY: the state exists, and nothing else uses it while it is live here.
         let inner = unsafe { &mut *this.as_ptr() };
         inner.selectors = read_selectors();
         if percpu::segments_base() != 0 {
             // 32-bit code, which can't set the bases in another way; those loaded are moved.
-            let Selectors { fs, gs, .. } = inner.selectors;
-            let base = |selector| base_of(selector, inner).unwrap_or(0);
-            inner.bases = [base(fs), base(gs)];
+            inner.bases = bases_of(inner);
         } else if features().contains(Features::FSGSBASE) {
             // SAFETY: FSGSBASE is on, and interrupts are off.
             inner.bases = unsafe { [read_fs(), read_user_gs()] };
@@ -185,19 +184,27 @@ impl Inner {
             let inner = &mut *this.as_ptr();
             load_selectors(inner, percpu::window());
             if percpu::segments_base() == 0 {
-                // A local segment may have another base by now.
-                for (at, selector) in [inner.selectors.fs, inner.selectors.gs]
-                    .into_iter()
-                    .enumerate()
-                {
-                    if selector & LOCAL != 0 {
-                        let word = gdt::descriptor(percpu::this(), u64::from(selector));
-                        inner.bases[at] = word.map_or(0, segment::base);
-                    }
+                if inner.local.is_some() {
+                    inner.find_local_bases();
                 }
                 let [fs, gs] = inner.bases;
                 write_fs(fs);
                 write_user_gs(gs);
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// A local segment may have another base by now than when the program loaded it. Interrupts are
+    /// off.
+    #[cold]
+    fn find_local_bases(&mut self) {
+        let selectors = [self.selectors.fs, self.selectors.gs];
+        for (at, selector) in selectors.into_iter().enumerate() {
+            if selector & LOCAL != 0 {
+                let word = gdt::descriptor(percpu::this(), u64::from(selector));
+                self.bases[at] = word.map_or(0, segment::base);
             }
         }
     }
@@ -223,7 +230,7 @@ fn loadable(selector: u16) -> u16 {
     // Present, and data or code that may be read.
     const IS_CODE: u64 = 1 << 43;
     const IS_READABLE: u64 = 1 << 41;
-    if selector <= 3 {
+    if selector <= 3 || selector == USER_DATA {
         return selector;
     }
     match gdt::descriptor(percpu::this(), u64::from(selector)) {
@@ -242,7 +249,7 @@ fn loadable(selector: u16) -> u16 {
 ///
 /// # Safety
 /// Interrupts are off.
-#[inline]
+#[inline(always)]
 unsafe fn load_selectors(inner: &Inner, window: Window) {
     if window.base | percpu::segments_base() != 0 {
         // SAFETY: the caller's promise.
@@ -257,6 +264,7 @@ unsafe fn load_selectors(inner: &Inner, window: Window) {
 ///
 /// # Safety
 /// Interrupts are off.
+#[cold]
 #[inline(never)]
 unsafe fn load_region(inner: &Inner, window: Window) {
     let mut descriptors = inner.descriptors;
@@ -296,6 +304,14 @@ unsafe fn load_selectors_of(inner: &Inner) {
                 options(nostack, preserves_flags));
         }
     }
+}
+
+/// The bases of FS and GS, as the program has set them.
+#[cold]
+#[inline(never)]
+fn bases_of(inner: &Inner) -> [u64; 2] {
+    let Selectors { fs, gs, .. } = inner.selectors;
+    [fs, gs].map(|selector| base_of(selector, inner).unwrap_or(0))
 }
 
 /// The base of the segment that a selector names, as the program has set it, if it is one of a

@@ -4,7 +4,7 @@
 use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::cpu::{self, msr, write_msr};
 use super::gdt::Tss;
@@ -79,6 +79,8 @@ pub struct PerCpu {
     /// The stamp of the local segments in this CPU's table, and how many these are.
     pub local_stamp: AtomicU64,
     pub local_used: AtomicUsize,
+    /// The table is that of 64-bit programs.
+    pub has_plain_program: AtomicBool,
     /// How often the CPU has dropped all translations that are not global.
     flushes: AtomicU64,
     counters: [AtomicU64; MAX_COUNTERS],
@@ -155,6 +157,7 @@ impl PerCpu {
             segments_base: AtomicUsize::new(0),
             local_stamp: AtomicU64::new(0),
             local_used: AtomicUsize::new(0),
+            has_plain_program: AtomicBool::new(false),
             flushes: AtomicU64::new(0),
             counters: [const { AtomicU64::new(0) }; MAX_COUNTERS],
         }
@@ -249,13 +252,6 @@ pub fn set_window(window: Window) {
             this.live.store(live | MOVED, Ordering::Relaxed);
         }
     }
-}
-
-/// Whether the current task's program is in a small space.
-#[inline]
-pub fn is_small() -> bool {
-    let base: usize = load!(window_base, "{}");
-    base != 0
 }
 
 /// The base for which this CPU's segments were loaded. Interrupts are off.

@@ -38,7 +38,6 @@ fn is_plain(regs: &mut Registers, state: &UserState) -> bool {
     regs.rflags = regs.rflags & rflags::PROGRAM | rflags::INTERRUPT | 2;
     (regs.cs, regs.ss) == (u64::from(USER_CODE), u64::from(USER_DATA))
         && state.local_segments().is_none()
-        && !percpu::is_small()
         && (regs.rip << 16) as i64 >> 16 == regs.rip as i64
 }
 
