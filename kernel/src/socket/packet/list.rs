@@ -7,9 +7,13 @@ use alloc::{
 
 use nucleus::sync::{Rank, SpinLock};
 
-use super::socket::PacketSocket;
+/// What is listed.
+pub(super) trait Listed: Send + Sync {
+    /// Shows it.
+    fn entry(&self) -> Entry;
+}
 
-static SOCKETS: SpinLock<BTreeMap<u64, Weak<PacketSocket>>> =
+static SOCKETS: SpinLock<BTreeMap<u64, Weak<dyn Listed>>> =
     SpinLock::new(Rank::Leaf, BTreeMap::new());
 
 /// One socket, as `/proc/net/packet` shows it.
@@ -24,8 +28,8 @@ pub struct Entry {
 }
 
 /// Lists a socket from now on.
-pub(super) fn add(inode: u64, socket: &Arc<PacketSocket>) {
-    SOCKETS.lock().insert(inode, Arc::downgrade(socket));
+pub(super) fn add(inode: u64, socket: Weak<dyn Listed>) {
+    SOCKETS.lock().insert(inode, socket);
 }
 
 /// Lists a socket no more.
@@ -35,7 +39,7 @@ pub(super) fn remove(inode: u64) {
 
 /// Visits all sockets.
 pub fn list(mut visit: impl FnMut(Entry)) {
-    let fill = |after: Option<u64>, take: &mut dyn FnMut(u64, Arc<PacketSocket>) -> bool| {
+    let fill = |after: Option<u64>, take: &mut dyn FnMut(u64, Arc<dyn Listed>) -> bool| {
         use core::ops::Bound::{Excluded, Unbounded};
         let sockets = SOCKETS.lock();
         let mut rest = sockets.range((after.map_or(Unbounded, Excluded), Unbounded));

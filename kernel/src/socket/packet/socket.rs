@@ -34,7 +34,7 @@ use vm::{
 use super::{
     AF_PACKET,
     fbufs::Fbufs,
-    list::{self, Entry},
+    list::{self, Entry, Listed},
     name::Name,
     ring::{self, Added, Ring, Shape},
     seen::{ETHERNET, Seen},
@@ -159,20 +159,9 @@ impl PacketSocket {
         // Listed only once nothing can fail any more: `release` takes it off the list.
         socket.set_tapping(protocol != 0)?;
         let inode = socket.common.inode;
-        list::add(inode, &socket);
+        let listed: Weak<PacketSocket> = Arc::downgrade(&socket);
+        list::add(inode, listed);
         Ok(socket)
-    }
-
-    /// Returns what is shown of it.
-    pub(super) fn entry(&self) -> Entry {
-        Entry {
-            kind: self.common.kind,
-            protocol: self.protocol.load(Relaxed) as u16,
-            interface: self.interface.load(Relaxed),
-            waiting: self.queue.lock().cost,
-            owner: self.common.owner.0,
-            inode: self.common.inode,
-        }
     }
 
     /// Sees packets from now on, or not any more.
@@ -424,6 +413,19 @@ impl Tap for PacketSocket {
         }
         if added.is_news {
             self.common.readers.wake_shared(false);
+        }
+    }
+}
+
+impl Listed for PacketSocket {
+    fn entry(&self) -> Entry {
+        Entry {
+            kind: self.common.kind,
+            protocol: self.protocol.load(Relaxed) as u16,
+            interface: self.interface.load(Relaxed),
+            waiting: self.queue.lock().cost,
+            owner: self.common.owner.0,
+            inode: self.common.inode,
         }
     }
 }
