@@ -11,7 +11,7 @@ use fbuf::region::Domain;
 use fs::{Location, Running};
 use nucleus::{
     VirtRange,
-    pmap::{self, Promotion, SmallSpaces},
+    pmap::Promotion,
     sync::{OnceArc, OnceBox},
     trap::LOCAL_SEGMENTS,
 };
@@ -169,7 +169,7 @@ impl Space {
     }
 
     fn leave_neighbours(&self) {
-        if pmap::small_spaces() != SmallSpaces::Shared {
+        if !self.map.pmap().is_in_shared_group() {
             self.map.promote(Promotion::User);
         }
     }

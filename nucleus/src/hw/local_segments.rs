@@ -149,7 +149,6 @@ impl LocalSegments {
 
     /// Returns another number after each change; 0 before the first. A CPU whose copy was made
     /// after it had seen this number has all changes up to it.
-    #[cfg_attr(not(target_os = "none"), allow(dead_code))]
     #[inline]
     #[cfg_attr(not(target_os = "none"), allow(dead_code))]
     pub(crate) fn stamp(&self) -> u64 {
@@ -160,7 +159,7 @@ impl LocalSegments {
         let stamp = LAST_STAMP.fetch_add(1, Ordering::Relaxed) + 1;
         // Of two changes at once the later stamp may be the smaller one; it is another one than a
         // CPU has seen that has made its copy between the two.
-        self.stamp.swap(stamp, Ordering::AcqRel);
+        self.stamp.store(stamp, Ordering::Release);
     }
 
     fn table(&self) -> Option<&Table> {

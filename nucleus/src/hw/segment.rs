@@ -26,6 +26,8 @@ const DATA: u64 = 0x0040_f300_0000_0000;
 /// Offsets of all addresses.
 const ALL: u64 = 1 << 32;
 const PAGE: u64 = 4096;
+/// More bytes than one instruction reads or writes.
+const AROUND: u64 = 4 * PAGE;
 
 /// Turns of a thread's segments before its space is better large. A turn is a trap and a return,
 /// with registers saved and segments loaded: more than the load of a root that it may save, and its
@@ -68,7 +70,7 @@ pub(crate) fn limit(descriptor: u64) -> u64 {
 
 /// Whether a segment serves offsets of both signs: the program's, before it is moved.
 pub(crate) fn has_both_signs(descriptor: u64) -> bool {
-    !expands_down(descriptor) && limit(descriptor) == ALL - 1
+    descriptor & IS_CODE == 0 && !expands_down(descriptor) && limit(descriptor) == ALL - 1
 }
 
 /// A segment of a thread or a program, moved into the region and limited to it; 0 where the region
@@ -91,6 +93,10 @@ pub(crate) fn in_region(descriptor: u64, window: Window, turned: bool) -> u64 {
             // What is left of the last page is out of reach.
             true => rest | place(moved, (last + 1) / PAGE - 1) | IN_PAGES,
         };
+    }
+    // An access around the last offset need not fault: the largest, a state of XSAVE, stays inside.
+    if base + AROUND > end {
+        return 0;
     }
     // The first offset that wraps to the region's start, or the segment's own first one.
     let lowest = match expands_down {

@@ -2,8 +2,8 @@
 //!
 //! Each has a slot of the kernel's address space: the lower part is never mapped, so that an
 //! overflow faults (and, for want of a stack to push the fault on, double-faults on a stack of its
-//! own). A stack that is given back stays mapped and is the next one that the CPU on which it was
-//! made hands out: making a thread changes no mapping, flushes nothing, and takes no cache line
+//! own). A stack that is given back stays mapped and is the next one that the CPU that took it
+//! last hands out: making a thread changes no mapping, flushes nothing, and takes no cache line
 //! from another CPU. Only when many are free do some give their memory back, all with one flush.
 
 use crate::hw::x86_64::layout::{MAX_STACKS, STACK_SIZE, STACK_SLOT, stacks};
@@ -12,7 +12,7 @@ use crate::hw::x86_64::{cpu, kernel_flush, space};
 use crate::lock::{Rank, SpinLock};
 use crate::{OutOfMemory, PAGE_SIZE};
 
-/// Free stacks that each CPU keeps for itself.
+/// Free stacks that each CPU keeps for itself, also when memory is short: a pipeline's, 128 KiB.
 const OWN: usize = 4;
 /// Other free stacks that are kept for good: 1 MiB.
 const KEPT: usize = 32;
@@ -43,7 +43,7 @@ static STACKS_STATE: SpinLock<Stacks> = SpinLock::new(
     },
 );
 
-/// The free stacks that were made on a CPU: their bottom addresses, 0 where there is none.
+/// The free stacks that a CPU took last: their bottom addresses, 0 where there is none.
 #[repr(align(64))]
 struct Own(SpinLock<[usize; OWN]>);
 
@@ -118,7 +118,7 @@ impl Stacks {
 /// A kernel stack in use.
 pub struct KernelStack {
     bottom: usize,
-    /// The CPU on which it was made, and which gets it back.
+    /// The CPU that took it, and which gets it back.
     home: usize,
 }
 

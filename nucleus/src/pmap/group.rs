@@ -124,13 +124,15 @@ pub(super) struct Group {
     pub(super) user: u32,
     /// The size of a region.
     pub(super) size: usize,
+    /// Programs of all users may be neighbours in it: decided when it was made.
+    pub(super) is_shared: bool,
     /// Bit per region that is in use.
     used: [AtomicU64; MOST_REGIONS / 64],
 }
 
 impl Group {
     /// A group without members; `None` without memory.
-    pub(super) fn new(user: u32, size: usize) -> Option<Group> {
+    pub(super) fn new(user: u32, size: usize, is_shared: bool) -> Option<Group> {
         let tops = Tops::take()?;
         let Some(upper) = take_table(3) else {
             tops.give();
@@ -152,6 +154,7 @@ impl Group {
             id: next_id(),
             user,
             size,
+            is_shared,
             used: [const { AtomicU64::new(0) }; MOST_REGIONS / 64],
         })
     }
@@ -230,11 +233,13 @@ pub(super) fn find_region(
     size: usize,
     is_shared: bool,
 ) -> Option<(Arc<Group>, usize)> {
-    let groups = GROUPS.lock();
-    let first = groups.iter().filter(|it| Some(it.as_ptr()) == near);
-    first.chain(groups.iter()).find_map(|weak| {
-        let group = weak.upgrade()?;
-        if group.size != size || !is_shared && group.user != user {
+    let first = near.and_then(|near| GROUPS.lock().iter().position(|it| it.as_ptr() == near));
+    // One by one: the last handle of a group may go here, without the lock.
+    let candidate = |at: usize| GROUPS.lock()[at].upgrade();
+    let all = first.into_iter().chain(0..MOST_GROUPS);
+    all.filter_map(candidate).find_map(|group| {
+        let fits = group.size == size && group.is_shared == is_shared;
+        if !fits || !is_shared && group.user != user {
             return None;
         }
         let region = group.take_region()?;
@@ -254,6 +259,8 @@ pub(super) struct Place {
     pub(super) size: AtomicUsize,
     /// Whether it has ever had a region.
     pub(super) was_small: AtomicBool,
+    /// Whether its neighbours may be any user's.
+    pub(super) is_shared: AtomicBool,
     /// The user for whom it has joined.
     pub(super) user: AtomicU32,
     /// The end of the addresses that the program may use without a group.
@@ -268,6 +275,7 @@ impl Default for Place {
             base: AtomicUsize::new(0),
             size: AtomicUsize::new(0),
             was_small: AtomicBool::new(false),
+            is_shared: AtomicBool::new(false),
             user: AtomicU32::new(0),
             end: AtomicUsize::new(USER_END.0),
         }
@@ -349,6 +357,11 @@ impl Pmap {
         self.place.group()
     }
 
+    /// Whether it is in a group for the programs of all users.
+    pub fn is_in_shared_group(&self) -> bool {
+        self.is_small() && self.place.is_shared.load(Ordering::Relaxed)
+    }
+
     /// Whether it is in a region of a group.
     #[inline]
     pub fn is_small(&self) -> bool {
@@ -366,7 +379,7 @@ impl Pmap {
     }
 }
 
-/// A group, for those who look.
+/// The state of a group, as `/proc/causeway/spaces` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupState {
     /// The user whose programs it is for.

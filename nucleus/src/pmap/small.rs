@@ -73,7 +73,7 @@ impl Pmap {
         if frame::is_scarce() {
             return false;
         }
-        let Some(group) = Group::new(user, size).map(Arc::new) else {
+        let Some(group) = Group::new(user, size, is_shared).map(Arc::new) else {
             return false;
         };
         // All are free: this one stays free when others find the group.
@@ -114,6 +114,9 @@ impl Pmap {
         self.place.base.store(base.0, Ordering::Relaxed);
         self.place.size.store(group.size, Ordering::Relaxed);
         self.place.was_small.store(true, Ordering::Relaxed);
+        self.place
+            .is_shared
+            .store(group.is_shared, Ordering::Relaxed);
         self.place.table.store(group.table, Ordering::Relaxed);
         let group = Arc::into_raw(group).cast_mut();
         self.place.group.store(group, Ordering::SeqCst);

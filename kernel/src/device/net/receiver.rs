@@ -9,8 +9,8 @@
 //! for headers (header split): a payload that begins behind the usual headers fills whole pages,
 //! which become those of a program. The place is as long as the headers of the last long packet
 //! were. What is in it is copied to where small packets are. Segments that the device joins are no
-//! such packets: by `--icount`, a byte of `receive-64KiB` costs 0.66 instructions with header
-//! split, as frames that become pages are zeroed anew, and 0.50 without.
+//! such packets: header split cost a third more instructions in `receive-64KiB`, as frames that
+//! become pages are zeroed anew.
 //!
 //! Frames may be pages of fbufs of the kernel, where a packet socket has such: all of a packet then
 //! stays where it was written, and is shown by slices that become no page of others. Such frames go

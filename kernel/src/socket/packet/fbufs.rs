@@ -166,7 +166,10 @@ impl Fbufs {
         let [to, room, freed, count, ..]: Words = user::read(argument)?;
         let address = |at: u64| usize::try_from(at).map(VirtAddr).map_err(|_| Errno::EFAULT);
         let freed = address(freed)?;
-        for first in (0..count.min(MOST_FREED) as usize).step_by(MOST_PARTS) {
+        if count > MOST_FREED {
+            return Err(Errno::EINVAL);
+        }
+        for first in (0..count as usize).step_by(MOST_PARTS) {
             let mut some = [0u64; MOST_PARTS];
             let some = &mut some[..MOST_PARTS.min(count as usize - first)];
             user::read_all(some, freed + first * size_of::<u64>())?;

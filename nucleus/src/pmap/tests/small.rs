@@ -111,13 +111,18 @@ fn users_have_groups_of_their_own_unless_they_share() {
         let (fourth, in_use) = of(1, Some(&first));
         assert_eq!(in_use, [2, 1, 1]);
         set_small_spaces(SmallSpaces::Shared);
+        // A group stays what it was made for, whatever the switch says later.
         let (fifth, in_use) = of(3, Some(&second));
-        assert_eq!(in_use, [2, 2, 1]);
+        assert_eq!(in_use, [2, 1, 1, 1]);
+        assert!(fifth.is_in_shared_group() && !second.is_in_shared_group());
         // A space that ends leaves its region.
         third.tear_down();
-        let (sixth, in_use) = of(3, Some(&first));
-        assert_eq!(in_use, [2, 2, 1]);
-        for pmap in [first, second, fourth, fifth, sixth] {
+        let (sixth, in_use) = of(1, Some(&first));
+        assert_eq!(in_use, [1, 1, 1, 2]);
+        set_small_spaces(SmallSpaces::OfUsers);
+        let (seventh, in_use) = of(3, Some(&fifth));
+        assert_eq!(in_use, [1, 1, 1, 2, 1]);
+        for pmap in [first, second, fourth, fifth, sixth, seventh] {
             pmap.tear_down();
         }
         assert!(group_from(0).is_none(), "a group is left");

@@ -30,10 +30,7 @@ const TESTS: &str = "'memory: copy on write' 'memory: random maps' \
 
 /// Options of the kernels in which 32-bit programs attack the limits of their segments, one
 /// guest each.
-const WALLS: &[&[&str]] = &[
-    &["mitigations=off"],
-    &["mitigations=off", "spaces=small", "region=64M"],
-];
+const WALLS: &[&[&str]] = &[&["mitigations=off"]];
 
 /// Runs the group.
 pub fn run(bench: &Bench, report: &mut Report) {

@@ -178,7 +178,8 @@ pub fn start() -> core::result::Result<(), OutOfMemory> {
 fn keep() {
     let deadline = first().map(|(due, _)| due.deadline());
     let nanoseconds = deadline.map_or(u64::MAX, |deadline| deadline.as_nanos() as u64);
-    SLEEPS_UNTIL.store(nanoseconds, SeqCst);
+    SLEEPS_UNTIL.store(nanoseconds, Relaxed);
+    fence(SeqCst);
     let how = Sleep {
         interruptible: false,
         deadline,
