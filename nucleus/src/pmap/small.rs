@@ -150,6 +150,9 @@ impl Pmap {
             VirtRange::new(VirtAddr(0), USER_END + PAGE_SIZE),
             &mut pending,
         );
+        // Another CPU may have emptied an entry, and not yet told of it; with a root of its own, whose
+        // tag is never used again, a space could end before that.
+        pending.invalidate_all(self.holders());
         pending.flush();
         let base = self.place.base();
         {

@@ -12,6 +12,7 @@ pub const TESTS: &[Test] = &[
     ("walls: limits that are too wide", wide),
     ("walls: other segments", selectors),
     ("walls: 32-bit code of a 64-bit program", both_modes),
+    ("walls: there are no local segments", no_local_table),
 ];
 
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/walls"));
@@ -64,6 +65,31 @@ fn wide() -> Outcome {
 
 fn selectors() -> Outcome {
     attack(&words())
+}
+
+/// A 64-bit program has no local segments, on no CPU: not even in its own memory, where a table
+/// would be that no one has set up.
+fn no_local_table() -> Outcome {
+    const FIRST: usize = 0x1000;
+    /// Writable data of programs' privilege, all addresses.
+    const FLAT: u64 = 0x00cf_f300_0000_ffff;
+    for cpu in 0..cpus() {
+        let child = spawn(|| {
+            pin(cpu)?;
+            let at = std::ptr::without_provenance_mut::<c_void>(FIRST);
+            let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+            let memory = call!(mmap(at, 0xf000, PROT_READ | PROT_WRITE, flags, -1, 0));
+            for n in 0..0xf000 / 8 {
+                // SAFETY: within the mapping.
+                unsafe { memory.cast::<u64>().add(n).write(FLAT) };
+            }
+            // SAFETY: the register is not used; with a table the load succeeds.
+            unsafe { std::arch::asm!("mov gs, {0:x}", in(reg) FIRST as u16 | 7) };
+            Ok(())
+        })?;
+        equal!(wait(child)?, End::Signal(SIGSEGV), cpu);
+    }
+    Ok(())
 }
 
 /// 32-bit code, and 64-bit code behind it that goes back to where the test is.

@@ -20,7 +20,11 @@
 //! become a program's, and with a further owner each write there, that of the next read, too,
 //! would copy the page first.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::{
+    sync::{Arc, Weak},
+    vec::Vec,
+};
+use core::ptr;
 
 use fbuf::{Aggregate, Slice, region::Pool};
 use net::packet::Packet;
@@ -86,6 +90,8 @@ struct Held {
     frames: Vec<Frame>,
     /// The frames are pages of fbufs, which receivers read, and are not used otherwise.
     is_pools: bool,
+    /// Those of this pool.
+    pool: Weak<Pool>,
     /// Pages of them.
     pages: usize,
     /// Bytes for headers before them.
@@ -101,9 +107,11 @@ struct Partial {
 
 impl Held {
     /// Fills it with pages of a pool, as many as that has; false if there is none.
-    fn fill_from(&mut self, pool: Option<&Pool>, wanted: usize) -> bool {
-        if pool.is_none() || !self.is_pools {
-            let Some(first) = pool.and_then(Pool::take) else {
+    fn fill_from(&mut self, pool: Option<&Arc<Pool>>, wanted: usize) -> bool {
+        // Another pool's readers may read none of the packets to come.
+        let is_its = pool.is_some_and(|pool| ptr::eq(self.pool.as_ptr(), Arc::as_ptr(pool)));
+        if !is_its || !self.is_pools {
+            let Some((pool, first)) = pool.and_then(|pool| Some((pool, pool.take()?))) else {
                 if self.is_pools {
                     self.frames.clear();
                     self.pages = 0;
@@ -114,9 +122,10 @@ impl Held {
             self.frames.clear();
             self.frames.push(first);
             self.is_pools = true;
+            self.pool = Arc::downgrade(pool);
         }
         while self.frames.len() < wanted
-            && let Some(frame) = pool.and_then(Pool::take)
+            && let Some(frame) = pool.and_then(|pool| pool.take())
         {
             self.frames.push(frame);
         }
@@ -172,6 +181,7 @@ impl Receiver {
             buffers.push(Held {
                 frames: nucleus::try_vec(frames)?,
                 is_pools: false,
+                pool: Weak::new(),
                 pages: 0,
                 headers: 0,
             });
@@ -225,11 +235,14 @@ impl Receiver {
             let wanted = if at < self.long { LONGEST } else { 1 };
             let buffer = &mut self.buffers[at];
             let (missing, was_pools) = (wanted - buffer.pages, buffer.is_pools);
-            if !buffer.fill_from(pool.as_deref(), wanted) {
+            let old_pool = buffer.pool.as_ptr();
+            if !buffer.fill_from(pool.as_ref(), wanted) {
                 let missing = wanted - buffer.pages;
                 buffer.pages += self.supply.fill(&mut buffer.frames, missing);
             }
-            let has_stayed = missing == 0 && buffer.is_pools == was_pools;
+            let has_stayed = missing == 0
+                && buffer.is_pools == was_pools
+                && ptr::eq(buffer.pool.as_ptr(), old_pool);
             let count = buffer.pages;
             if count == 0 {
                 self.put_back(number);

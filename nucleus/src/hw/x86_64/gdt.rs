@@ -189,6 +189,8 @@ pub fn load(data: &'static PerCpu, stacks: [usize; 3]) {
             "2:",
             "mov ss, {data:e}",
             "ltr {task:x}",
+            // After a reset the table of local segments is the program's memory from 0 on.
+            "lldt {none:x}",
             "lgdt [{then}]",
             first = in(reg) from_ref(&first),
             then = in(reg) from_ref(&then),
@@ -196,6 +198,7 @@ pub fn load(data: &'static PerCpu, stacks: [usize; 3]) {
             scratch = out(reg) _,
             data = in(reg) u32::from(KERNEL_DATA),
             task = in(reg) TASK_STATE,
+            none = in(reg) 0u16,
         );
     }
 }

@@ -155,10 +155,7 @@ fn ping_pong() -> Outcome {
             run("pingpong", ROUNDS as usize)?;
             let now = counts()?;
             let [stayed, loaded, flushed] = [0, 1, 2].map(|i| now[i] - before[i]);
-            ensure!(
-                stayed >= ROUNDS * 3 / 2,
-                "{stayed} switches without a load"
-            );
+            ensure!(stayed >= ROUNDS * 3 / 2, "{stayed} switches without a load");
             // The tick, the start and the end; other CPUs, where others of the kernel's tasks run.
             ensure!(loaded < ROUNDS / 4, "{loaded} switches with a load");
             ensure!(flushed < ROUNDS / 4, "{flushed} switches with a flush");

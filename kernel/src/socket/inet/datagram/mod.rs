@@ -175,7 +175,7 @@ impl Datagrams {
             return Err(Errno::EMSGSIZE);
         }
         let added = data.fill_from(message.data, len)?;
-        corked.stock.cover(data.slice_count());
+        corked.stock.cover(data.frame_count());
         corked.to = corked.to.or(to);
         if !message.has(raw::MSG_MORE) && !corked.always {
             self.push(corked, ancillary)?;
