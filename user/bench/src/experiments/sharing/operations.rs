@@ -298,8 +298,15 @@ fn pass(mut to: impl Write + 'static, mut from: impl Read + 'static) -> Operatio
     })
 }
 
+/// Returns the ends of a pipe: to read from, and to write to.
+fn new_pipe() -> Result<[File; 2], Failure> {
+    let mut ends = [0; 2];
+    call!(pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC))?;
+    Ok(ends.map(owned))
+}
+
 fn pipe(_: usize) -> Result<Operation, Failure> {
-    let (from, to) = std::io::pipe()?;
+    let [from, to] = new_pipe()?;
     Ok(pass(to, from))
 }
 
@@ -376,7 +383,7 @@ fn timer(_: usize) -> Result<Operation, Failure> {
 }
 
 fn dup(_: usize) -> Result<Operation, Failure> {
-    let (_from, to) = std::io::pipe()?;
+    let [_from, to] = new_pipe()?;
     Ok(Box::new(move || {
         let copy = call!(dup(to.as_raw_fd()))?;
         call!(close(copy)).map(drop)
