@@ -94,7 +94,7 @@ const SYSTEMS: &[System] = &[
                    tar util-linux xz-utils",
         architecture: Architecture::I386,
         batches: &[
-            &["bash", "coreutils", "text", "archives"],
+            &["bash", "coreutils", "text"],
             &["python", "sqlite", "perl"],
         ],
         long: false,
