@@ -28,6 +28,7 @@ typedef struct fbuf fbuf;                     /* pages to write */
 typedef struct fbuf_data fbuf_data;           /* an aggregate, or a received message */
 typedef struct fbuf_channel fbuf_channel;     /* one end of a channel */
 typedef struct fbuf_units fbuf_units;         /* the lines or records of data */
+typedef struct fbuf_frames fbuf_frames;       /* the packets of a packet socket */
 
 /* Contiguous bytes. Those of a message may change while they are read, unless it was secured. */
 struct fbuf_fragment {
@@ -114,6 +115,24 @@ int fbuf_call(const fbuf_path *path, unsigned member, const fbuf_data *request,
 int fbuf_secure(fbuf_data *message);
 /* Reads what receivers have freed; returns the number of notices. Sending does it by itself. */
 int fbuf_collect(const fbuf_path *path);
+
+/*
+ * Has the packets of a packet socket put into `chunks` chunks of the kernel's, which a card fills if
+ * the socket is bound to its interface. -EOPNOTSUPP by memfds, and where the kernel's default mode is
+ * uncached; -ENOTTY from other kernels; -EBUSY for a socket that has fbufs or a ring.
+ */
+enum { FBUF_MORE = 1, FBUF_OTHERS = 2 };
+int fbuf_frames_new(int socket, size_t chunks, fbuf_frames **frames);
+/* Tells the kernel which packets were freed, and gives those that wait to `each`, a few tens at most,
+ * which frees them by fbuf_data_free, then or later. Returns a sum: FBUF_MORE, there may be more;
+ * FBUF_OTHERS, some wait for which there was no fbuf, for recv. */
+int fbuf_frames_take(fbuf_frames *frames, int socket,
+                     void (*each)(void *context, fbuf_data *packet), void *context);
+/* Returns the descriptor of their path, the right to read all packets of the card. */
+int fbuf_frames_descriptor(const fbuf_frames *frames);
+/* Makes a packet data of a path, as fbuf_data_forward does what came by a path. */
+int fbuf_frames_forward(const fbuf_path *path, const fbuf_data *packet, fbuf_data **data);
+void fbuf_frames_free(fbuf_frames *frames);
 
 /* Makes a channel with the other end of a Unix socket, which does the same. The socket belongs to
  * the channel, also after an error. The path is cached and volatile (-EINVAL). */

@@ -45,8 +45,6 @@ pub struct Part {
 
 /// The pages.
 pub(super) struct KernelPages {
-    /// By page.
-    frames: Vec<Frame>,
     /// The pages by their frames' numbers.
     by_frame: Vec<(u64, u32)>,
     state: SpinLock<State>,
@@ -73,6 +71,8 @@ struct Page {
 
 struct State {
     pages: Vec<Page>,
+    /// By page; `None` for those that the ended path does not need.
+    frames: Vec<Option<Frame>>,
     /// The last one freed comes first.
     free: Vec<u32>,
     /// The list of those that are out, the oldest first.
@@ -105,7 +105,7 @@ impl KernelPages {
             let put = object.get_or_insert(page as u64, || Ok::<_, PagerError>(frame.clone()));
             put.map_err(|_| OutOfMemory)?;
             by_frame.push((frame.number(), page as u32));
-            frames.push(frame);
+            frames.push(Some(frame));
             pages.push(Page {
                 place: Place::Free,
                 is_given: false,
@@ -118,12 +118,12 @@ impl KernelPages {
         free.extend((0..count as u32).rev());
         by_frame.sort_unstable();
         Ok(KernelPages {
-            frames,
             by_frame,
             state: SpinLock::new(
                 Rank::Leaf,
                 State {
                     pages,
+                    frames,
                     free,
                     first: NONE,
                     last: NONE,
@@ -146,28 +146,17 @@ impl KernelPages {
             return None;
         }
         if let Some(page) = state.free.pop() {
-            return self.filled(state, page);
+            return state.filled(page);
         }
         for _ in 0..LOOKS.min(state.out) {
             let page = state.first;
             state.unlink(page);
-            if self.is_unused(page) {
-                return self.filled(state, page);
+            if state.is_unused(page) {
+                return state.filled(page);
             }
             state.push_out(page);
         }
         None
-    }
-
-    fn filled(&self, state: &mut State, page: u32) -> Option<(u32, Frame)> {
-        state.push_out(page);
-        let frame = self.frames.get(page as usize)?.clone();
-        Some((page, frame))
-    }
-
-    fn is_unused(&self, page: u32) -> bool {
-        let frame = self.frames.get(page as usize);
-        frame.is_some_and(|it| it.unmapped_handles() == OWN)
     }
 
     /// Gives the receiver these parts, pages of which slices show; `frames` has each once. Gives
@@ -280,7 +269,9 @@ impl KernelPages {
             return false;
         };
         it.is_given = false;
-        self.settle(&mut state, page as u32);
+        let gone = state.settle(page as u32);
+        drop(state);
+        drop(gone);
         true
     }
 
@@ -307,36 +298,35 @@ impl KernelPages {
             let mut state = self.state.lock();
             if let Some(it) = state.pages.get_mut(page) {
                 it.messages = it.messages.saturating_sub(1);
-                self.settle(&mut state, page as u32);
+                let gone = state.settle(page as u32);
+                drop(state);
+                drop(gone);
             }
         }
     }
 
-    /// Makes a held page free if nothing has it any more, or out.
-    fn settle(&self, state: &mut State, page: u32) {
-        let it = *state.page(page);
-        if it.is_given || it.messages > 0 || it.place != Place::Held {
-            return;
-        }
-        match self.is_unused(page) {
-            true => state.put_free(page),
-            false => state.push_out(page),
-        }
-    }
-
-    /// Nothing is filled or given any more; parts that wait are forgotten.
+    /// Nothing is filled or given any more; parts that wait are forgotten. The frames that nobody
+    /// holds leave the table; those of pages that are held do when they are freed, and stay in the
+    /// object, which is charged for them.
     pub fn end(&self) {
         self.state.lock().has_ended = true;
-        loop {
-            let mut state = self.state.lock();
-            for _ in 0..LOOKS {
-                let Some(part) = state.waiting.pop_front() else {
-                    return;
-                };
-                state.page(part.page).is_given = false;
-                self.settle(&mut state, part.page);
-            }
+        while let Some(part) = self.forget_part() {
+            drop(part);
         }
+        let count = self.by_frame.len() as u32;
+        for page in 0..count {
+            // Not dropped under the lock: it may be the last handle.
+            let gone = self.state.lock().release(page);
+            drop(gone);
+        }
+    }
+
+    /// Forgets the part that waits longest; `None` without one.
+    fn forget_part(&self) -> Option<Option<Frame>> {
+        let mut state = self.state.lock();
+        let part = state.waiting.pop_front()?;
+        state.page(part.page).is_given = false;
+        Some(state.settle(part.page))
     }
 
     /// Whether the receiver or a message has the page, so that its bytes stay.
@@ -354,7 +344,7 @@ impl KernelPages {
 
     /// Returns the bytes that the table of so many pages takes.
     pub fn bytes_for(pages: usize) -> usize {
-        let each = size_of::<Frame>()
+        let each = size_of::<Option<Frame>>()
             + size_of::<(u64, u32)>()
             + size_of::<Page>()
             + size_of::<u32>()
@@ -369,6 +359,43 @@ const MOST_PARTS: usize = 17;
 impl State {
     fn page(&mut self, page: u32) -> &mut Page {
         &mut self.pages[page as usize]
+    }
+
+    fn filled(&mut self, page: u32) -> Option<(u32, Frame)> {
+        self.push_out(page);
+        let frame = self.frames.get(page as usize)?.clone()?;
+        Some((page, frame))
+    }
+
+    fn is_unused(&self, page: u32) -> bool {
+        let frame = self.frames.get(page as usize).and_then(Option::as_ref);
+        frame.is_some_and(|it| it.unmapped_handles() == OWN)
+    }
+
+    /// Makes a held page free if nothing has it any more, or out; after the end, returns the frame
+    /// that the table no longer needs, to be dropped without the lock.
+    fn settle(&mut self, page: u32) -> Option<Frame> {
+        let it = *self.page(page);
+        if it.is_given || it.messages > 0 || it.place != Place::Held {
+            return None;
+        }
+        match self.is_unused(page) {
+            true => self.put_free(page),
+            false => self.push_out(page),
+        }
+        match self.has_ended {
+            true => self.release(page),
+            false => None,
+        }
+    }
+
+    /// Takes the frame of a page that nobody holds out of the table.
+    fn release(&mut self, page: u32) -> Option<Frame> {
+        let it = self.page(page);
+        match it.is_given || it.messages > 0 {
+            true => None,
+            false => self.frames.get_mut(page as usize)?.take(),
+        }
     }
 
     fn give(&mut self, part: Part) {

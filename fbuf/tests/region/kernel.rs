@@ -8,7 +8,7 @@ use fbuf::{
     Slice,
     region::{Part, Path, Pool, statuses},
 };
-use nucleus::{Frame, PAGE_SIZE, VirtAddr, ephemeral};
+use nucleus::{Frame, PAGE_SIZE, VirtAddr, ephemeral, frame};
 
 use super::{
     model::Space,
@@ -359,4 +359,28 @@ pub fn warm(counter: impl Fn() -> Vec<u64>) {
     worker.end();
     reader.leave();
     path.close();
+}
+
+/// A path that has ended keeps the pages that its receiver has, and no others.
+pub fn ended() {
+    const PAGES: usize = 512;
+    let before = frame::usage().data;
+    let (pool, path) = Pool::new(1).expect("memory");
+    let reader = Process::new();
+    path.attach(&reader.domain).expect("room");
+    let page = pool.take().expect("one is free");
+    assert!(pool.give([(&page, 0, 8)].into_iter()));
+    assert!(pool.give_copy(8, |frame, _, len| ephemeral::map(frame).fill(0, len, 1)));
+    drop(page);
+    let mut room = [NO_PART; 1];
+    let mut first = None;
+    assert_eq!(pool.take_parts(&mut room, |at, _, _| first = Some(at)), 1);
+    assert_eq!(frame::usage().data, before + PAGES);
+    pool.end();
+    assert_eq!(frame::usage().data, before + 1, "what nobody has stays");
+    pool.free(first.expect("a part").0 as u64).expect("it has it");
+    reader.leave();
+    path.close();
+    drop((path, pool));
+    assert_eq!(frame::usage().data, before);
 }

@@ -280,6 +280,12 @@ fn strangers_get_no_fbufs_of_the_kernel() {
 }
 
 #[test]
+fn an_ended_path_of_the_kernel_keeps_what_is_held() {
+    let machine = support::machine(1, 4096);
+    support::check("ended", 0..1, machine, kernel::ended);
+}
+
+#[test]
 fn packets_cost_no_mappings() {
     use nucleus::counters::Counter;
     let counter = || {

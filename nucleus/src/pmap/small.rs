@@ -114,9 +114,6 @@ impl Pmap {
         self.place.base.store(base.0, Ordering::Relaxed);
         self.place.size.store(group.size, Ordering::Relaxed);
         self.place.was_small.store(true, Ordering::Relaxed);
-        self.place
-            .is_shared
-            .store(group.is_shared, Ordering::Relaxed);
         self.place.table.store(group.table, Ordering::Relaxed);
         let group = Arc::into_raw(group).cast_mut();
         self.place.group.store(group, Ordering::SeqCst);
@@ -150,8 +147,8 @@ impl Pmap {
             VirtRange::new(VirtAddr(0), USER_END + PAGE_SIZE),
             &mut pending,
         );
-        // Another CPU may have emptied an entry, and not yet told of it; with a root of its own, whose
-        // tag is never used again, a space could end before that.
+        // Another CPU may have emptied an entry, and not yet told of it; with a root of its own,
+        // whose tag is never used again, a space could end before that.
         pending.invalidate_all(self.holders());
         pending.flush();
         let base = self.place.base();

@@ -96,9 +96,9 @@ pub struct Guest {
     /// 128 MiB]
     #[arg(long, value_enum, value_name = "WAY")]
     pub root_by: Option<RootBy>,
-    /// CPUs, 1 to 16
+    /// CPUs, 1 to 64
     #[arg(long, value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u32).range(1..=16))]
+          value_parser = clap::value_parser!(u32).range(1..=64))]
     pub smp: u32,
     /// Memory, in M or G [default: 512M, and more for a large root in memory]
     #[arg(long = "mem", value_name = "SIZE")]
@@ -505,9 +505,9 @@ pub struct Compare {
     /// instructions
     #[arg(long = "accel", value_enum, default_value = "auto")]
     pub accelerator: Accelerator,
-    /// CPUs, 1 to 16
+    /// CPUs, 1 to 64
     #[arg(long, value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u32).range(1..=16))]
+          value_parser = clap::value_parser!(u32).range(1..=64))]
     pub smp: u32,
     /// Memory, in M or G
     #[arg(long = "mem", value_name = "SIZE", default_value = "512M")]
@@ -686,7 +686,7 @@ mod tests {
 
     #[test]
     fn cpus_and_seconds_have_limits() {
-        assert!(Options::try_parse_from(["causeway", "run", "--smp", "17"]).is_err());
+        assert!(Options::try_parse_from(["causeway", "run", "--smp", "65"]).is_err());
         for wrong in ["0", "-1", "1e10", "1e19", "inf", "NaN"] {
             let all = ["causeway", "run", "--timeout", wrong];
             assert!(Options::try_parse_from(all).is_err(), "{wrong}");

@@ -117,7 +117,7 @@ pub enum Boot {
 #[derive(Clone, Debug)]
 pub struct Machine {
     pub boot: Boot,
-    /// CPUs, 1 to 16.
+    /// CPUs, 1 to 64.
     pub cpus: u32,
     /// Memory, in QEMU's words: `512M`.
     pub memory: String,

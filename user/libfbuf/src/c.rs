@@ -17,6 +17,7 @@ use libc::{c_int, c_uint, c_void, size_t};
 use crate::aggregate::Aggregate;
 use crate::channel::Channel;
 use crate::contents::{Contents, Fragment, Received};
+use crate::frames::Frames;
 use crate::path::{Member, Message, Path, To};
 use crate::raw::error;
 use crate::region::{Backend, Domain, lock};
@@ -350,6 +351,47 @@ interface! {
         data: *mut *mut Data
     ) -> c_int {
         let forward = (*received).received().map(|it| (*path).forward(it));
+        put(data, forward.map(Data::Own))
+    }
+
+    /// Has a packet socket's packets put into fbufs of the kernel.
+    fn fbuf_frames_new(socket: RawFd, chunks: size_t, frames: *mut *mut Frames) -> c_int {
+        let socket = BorrowedFd::borrow_raw(socket);
+        put(frames, domain().and_then(|domain| Frames::new(&domain, socket, chunks)))
+    }
+
+    /// Takes packets.
+    fn fbuf_frames_take(
+        frames: *mut Frames,
+        socket: RawFd,
+        each: unsafe extern "C" fn(*mut c_void, *mut Data),
+        context: *mut c_void
+    ) -> c_int {
+        let taken = (*frames).take(BorrowedFd::borrow_raw(socket), |packet| {
+            each(context, Box::into_raw(Box::new(Data::Received(packet))));
+        });
+        number(taken.map(|(has_more, has_others)| {
+            c_int::from(has_more) | c_int::from(has_others) << 1
+        }))
+    }
+
+    /// Returns the descriptor of the path of these fbufs.
+    fn fbuf_frames_descriptor(frames: *const Frames) -> RawFd {
+        (*frames).member().as_fd().as_raw_fd()
+    }
+
+    /// Frees the handle.
+    fn fbuf_frames_free(frames: *mut Frames) {
+        free(frames);
+    }
+
+    /// Makes a packet data of a path.
+    fn fbuf_frames_forward(
+        path: *const Path,
+        packet: *const Data,
+        data: *mut *mut Data
+    ) -> c_int {
+        let forward = (*packet).received().and_then(|it| (*path).forward_frame(it));
         put(data, forward.map(Data::Own))
     }
 

@@ -174,6 +174,10 @@ int main(void)
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
     close(ends[1]);
     CHECK(fbuf_channel_connect(path, ends[0], &channel) < 0);
+    fbuf_frames *frames = NULL;
+    CHECK(fbuf_frames_new(ends[0], 1, &frames) == -EOPNOTSUPP);
+    CHECK(frames == NULL);
+    fbuf_frames_free(frames);
     fbuf_path_free(path);
     return 0;
 }

@@ -133,7 +133,10 @@ pub extern "C" fn nucleus_main(kind: u32, info: u32) -> ! {
     // SAFETY: this CPU is alone, there is no task yet, and the units were started.
     unsafe { mem::domain::start(Policy::read(found.command_line())) };
     match page {
-        Some(page) => smp::start(&tables, page),
+        Some(page) => {
+            smp::start(&tables, page);
+            mem::frame::set_shares();
+        }
         None => crate::log!("no memory below 1 MiB to start other CPUs with"),
     }
     if ephemeral::set_backend(Backend::Direct).is_err() {

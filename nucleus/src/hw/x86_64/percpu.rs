@@ -11,7 +11,7 @@ use super::gdt::Tss;
 use crate::hw::{Window, handlers};
 
 /// CPUs that the kernel can run.
-pub const MAX_CPUS: usize = 16;
+pub const MAX_CPUS: usize = 64;
 /// Counters that each CPU has room for.
 pub const MAX_COUNTERS: usize = 208;
 

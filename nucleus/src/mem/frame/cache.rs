@@ -112,8 +112,12 @@ pub(super) unsafe fn start(managed: usize) {
             frames.clear();
         }
     }
-    // At most a 64th of the memory in the hands of all CPUs together.
-    let capacity = managed / 64 / machine::MAX_CPUS;
+    set_shares(managed);
+}
+
+/// Lets each CPU keep so many that all of them together have at most a 64th of the memory.
+pub(super) fn set_shares(managed: usize) {
+    let capacity = managed / 64 / super::sharers();
     CAPACITY.store(capacity.clamp(2, FRAMES), Ordering::Relaxed);
 }
 

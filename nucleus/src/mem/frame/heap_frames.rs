@@ -40,7 +40,7 @@ pub(super) unsafe fn start() {
 /// Keeps frames from now on, or no longer, on a machine with so many frames.
 pub(super) fn keep(is_kept: bool, managed: usize) {
     // At most a 256th of the memory in the hands of all CPUs together.
-    let most = (managed / 256 / machine::MAX_CPUS).clamp(2, FRAMES);
+    let most = (managed / 256 / super::sharers()).clamp(2, FRAMES);
     CAPACITY.store(if is_kept { most } else { 0 }, Relaxed);
 }
 

@@ -534,6 +534,17 @@ pub(crate) fn watch_reach(is_watched: bool) {
     heap_frames::keep(is_watched, record::managed().len());
 }
 
+/// For how many CPUs the frames are shared out: on a machine with few, each keeps no more than with
+/// 16, beyond which nothing is gained.
+fn sharers() -> usize {
+    machine::cpu_count().max(16)
+}
+
+/// Shares out the frames that CPUs keep, once all run.
+pub(crate) fn set_shares() {
+    cache::set_shares(record::managed().len());
+}
+
 /// All frames that the firmware reported as usable.
 pub fn total() -> usize {
     TOTAL.load(Ordering::Relaxed)

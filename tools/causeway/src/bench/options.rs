@@ -79,8 +79,8 @@ pub struct Bench {
     /// From how many percent on a row that got worse makes --compare end with status 1
     #[arg(long, value_name = "PERCENT", default_value_t = 10.0, requires = "compare", value_parser = percent)]
     pub threshold: f64,
-    /// CPUs, 1 to 16 [default: 2, with --icount or --busy 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    /// CPUs, 1 to 64 [default: 2, with --icount or --busy 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub smp: Option<u32>,
     /// Memory, in M or G
     #[arg(long = "mem", value_name = "SIZE", default_value = "1G")]

@@ -44,7 +44,7 @@ impl Pair {
 /// A machine without its kernel, the same for every kernel that is compared.
 #[derive(Clone, Debug)]
 pub struct Ground {
-    /// CPUs, 1 to 16.
+    /// CPUs, 1 to 64.
     pub cpus: u32,
     /// Memory, in QEMU's words.
     pub memory: String,

@@ -76,7 +76,7 @@ pub fn run(bench: &Bench, report: &mut Report) {
         host_command(bench, report);
     }
     if report.wants("starts: CPUs") {
-        for cpus in [1, 2, 3, 4, 8, 16] {
+        for cpus in [1, 2, 3, 4, 8, 16, 64] {
             report.run(&format!("{cpus} CPUs start"), || {
                 let finished = bench.guest(&["nproc"]).cpus(cpus).run()?;
                 finished.is(0, format!("{cpus}\n").as_bytes())

@@ -156,8 +156,8 @@ fn ping_pong() -> Outcome {
             let now = counts()?;
             let [stayed, loaded, flushed] = [0, 1, 2].map(|i| now[i] - before[i]);
             ensure!(stayed >= ROUNDS * 3 / 2, "{stayed} switches without a load");
-            // The tick, the start and the end, and others of the kernel's tasks, of which a slow host sees
-            // more; in spaces of their own there are twice as many.
+            // The tick, the start and the end, and others of the kernel's tasks, of which a slow
+            // host sees more; in spaces of their own there are twice as many.
             ensure!(loaded < ROUNDS, "{loaded} switches with a load");
             ensure!(flushed < ROUNDS, "{flushed} switches with a flush");
             Ok(())

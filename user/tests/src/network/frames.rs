@@ -16,6 +16,9 @@ pub const TESTS: &[Test] = &[
     ("network: fbufs of the kernel that are refused", || {
         child(refusals)
     }),
+    ("network: fbufs of the kernel by the interface for C", || {
+        child(interface_for_c)
+    }),
 ];
 
 /// Pages of a chunk, and so the most packets.
@@ -197,5 +200,93 @@ fn refusals() -> Outcome {
         ioctl(socket.as_raw_fd(), 0xc040_fb31, words.as_mut_ptr())
     );
     drop(frames);
+    Ok(())
+}
+
+/// What `fbuf.h` declares.
+mod header {
+    use super::*;
+
+    unsafe extern "C" {
+        pub fn fbuf_enter(backend: c_int) -> c_int;
+        pub fn fbuf_path_new(mode: c_uint, chunks: usize, path: *mut *mut c_void) -> c_int;
+        pub fn fbuf_path_free(path: *mut c_void);
+        pub fn fbuf_data_length(data: *const c_void) -> u64;
+        pub fn fbuf_data_read(
+            data: *const c_void,
+            offset: u64,
+            to: *mut c_void,
+            length: usize,
+        ) -> usize;
+        pub fn fbuf_data_free(data: *mut c_void);
+        pub fn fbuf_frames_new(socket: c_int, chunks: usize, frames: *mut *mut c_void) -> c_int;
+        pub fn fbuf_frames_take(
+            frames: *mut c_void,
+            socket: c_int,
+            each: extern "C" fn(*mut c_void, *mut c_void),
+            context: *mut c_void,
+        ) -> c_int;
+        pub fn fbuf_frames_descriptor(frames: *const c_void) -> c_int;
+        pub fn fbuf_frames_forward(
+            path: *const c_void,
+            packet: *const c_void,
+            data: *mut *mut c_void,
+        ) -> c_int;
+        pub fn fbuf_frames_free(frames: *mut c_void);
+    }
+}
+
+fn interface_for_c() -> Outcome {
+    use header::*;
+    /// Adds a packet to a list.
+    extern "C" fn add(list: *mut c_void, packet: *mut c_void) {
+        // SAFETY: the list that `interface_for_c` passed, which nothing else uses meanwhile.
+        unsafe { (*list.cast::<Vec<*mut c_void>>()).push(packet) };
+    }
+    let bytes_of = |data: *const c_void| {
+        let mut bytes = [0u8; 300];
+        // SAFETY: data of the library, and room for so many bytes.
+        let n = unsafe { fbuf_data_read(data, 0, bytes.as_mut_ptr().cast(), bytes.len()) };
+        bytes[..n].to_vec()
+    };
+    let tap = Tap::ready()?;
+    let socket = packet_socket(SOCK_RAW, 0x88b5, tap.index)?;
+    let fd = socket.as_raw_fd();
+    let mut packets: Vec<*mut c_void> = Vec::new();
+    let (mut path, mut frames, mut data) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+    // SAFETY: the places outlive the calls.
+    unsafe {
+        equal!(fbuf_frames_new(fd, 1, &mut frames), -EPERM);
+        equal!(fbuf_enter(0), 0);
+        equal!(fbuf_path_new(0, 1, &mut path), 0);
+        equal!(fbuf_frames_new(fd, 1, &mut frames), 0);
+        ensure!(fbuf_frames_descriptor(frames) > 2, "no descriptor");
+    }
+    for number in 0..3 {
+        tap.send(&packet(number, 100 + number))?;
+    }
+    while packets.len() < 3 {
+        let mut entry = poll_entry(fd, POLLIN);
+        call!(poll(&mut entry, 1, 20_000));
+        let list = (&raw mut packets).cast();
+        // SAFETY: the handle, and the list that `add` fills.
+        equal!(unsafe { fbuf_frames_take(frames, fd, add, list) }, 0);
+    }
+    for (number, packet) in packets.iter().enumerate() {
+        equal!(bytes_of(*packet), self::packet(number, 100 + number));
+    }
+    // SAFETY: handles of the library, each freed once.
+    unsafe {
+        equal!(fbuf_frames_forward(path, packets[1], &mut data), 0);
+        packets.into_iter().for_each(|it| fbuf_data_free(it));
+        equal!(fbuf_data_length(data), 101);
+    }
+    equal!(bytes_of(data), packet(1, 101));
+    // SAFETY: as above.
+    unsafe {
+        fbuf_data_free(data);
+        fbuf_path_free(path);
+        fbuf_frames_free(frames);
+    }
     Ok(())
 }

@@ -55,8 +55,8 @@ impl Due {
         Due(u128::from(nanoseconds) << 64 | u128::from(number))
     }
 
-    fn deadline(self) -> Duration {
-        Duration::from_nanos((self.0 >> 64) as u64)
+    fn nanoseconds(self) -> u64 {
+        (self.0 >> 64) as u64
     }
 
     fn number(self) -> u64 {
@@ -73,6 +73,9 @@ enum DueTimer {
     Call(Weak<dyn Punctual>),
 }
 
+/// The time of nothing.
+const NEVER: u64 = u64::MAX;
+
 /// Does something at a time.
 pub trait Punctual: Send + Sync {
     /// The time has come. Called by the task, with no lock held; takes a short time.
@@ -86,6 +89,9 @@ const CROWD: usize = 64;
 #[repr(align(64))]
 struct Part {
     queue: SpinLock<BTreeMap<Due, DueTimer>>,
+    /// When the first of the queue is due, in nanoseconds since boot. Changes under the queue's
+    /// lock, and is read without it.
+    first: AtomicU64,
     /// The last generation of this CPU.
     generation: AtomicU64,
 }
@@ -93,11 +99,12 @@ struct Part {
 static PARTS: [Part; task::MAX_CPUS] = [const {
     Part {
         queue: SpinLock::new(Rank::Leaf, BTreeMap::new()),
+        first: AtomicU64::new(NEVER),
         generation: AtomicU64::new(0),
     }
 }; task::MAX_CPUS];
 /// Until when the task sleeps at most, in nanoseconds since boot: what is due earlier wakes it.
-static SLEEPS_UNTIL: AtomicU64 = AtomicU64::new(u64::MAX);
+static SLEEPS_UNTIL: AtomicU64 = AtomicU64::new(NEVER);
 static CHANGED: WaitQueue = WaitQueue::new();
 
 /// Returns a number that no setting of a timer had: above one of the CPU's, the CPU.
@@ -112,14 +119,52 @@ fn part_of(generation: u64) -> &'static Part {
     &PARTS[(generation % task::MAX_CPUS as u64) as usize]
 }
 
-/// Returns what is due first, and its part.
-fn first() -> Option<(Due, &'static Part)> {
-    let of_part = |part: &'static Part| {
-        let queue = part.queue.lock();
-        queue.first_key_value().map(|(due, _)| (*due, part))
-    };
-    let parts = PARTS.iter().take(task::cpu_count());
-    parts.filter_map(of_part).min_by_key(|(due, _)| *due)
+impl Part {
+    /// Puts something into the queue. Any context but interrupts.
+    fn insert(&self, due: Due, timer: DueTimer) {
+        let mut queue = self.queue.lock();
+        queue.insert(due, timer);
+        self.note_first(&queue);
+    }
+
+    /// Takes something out of the queue, if it is there.
+    fn remove(&self, due: Due) -> Option<DueTimer> {
+        let mut queue = self.queue.lock();
+        let timer = queue.remove(&due);
+        self.note_first(&queue);
+        timer
+    }
+
+    /// Takes out what is due first, if its time is at most `now`.
+    fn take_due(&self, now: Due) -> Option<(Due, DueTimer)> {
+        let mut queue = self.queue.lock();
+        let first = queue.first_entry().filter(|it| *it.key() <= now);
+        let taken = first.map(|it| it.remove_entry());
+        self.note_first(&queue);
+        taken
+    }
+
+    fn note_first(&self, queue: &BTreeMap<Due, DueTimer>) {
+        let first = queue.keys().next();
+        let first = first.map_or(NEVER, |due| due.nanoseconds());
+        if self.first.load(Relaxed) != first {
+            self.first.store(first, Relaxed);
+        }
+    }
+}
+
+/// Returns when something is due first, in nanoseconds since boot, and the part that has it; a part
+/// without anything has [`NEVER`].
+fn first() -> (u64, &'static Part) {
+    let (mut first, rest) = (&PARTS[0], &PARTS[1..]);
+    let mut due = first.first.load(Relaxed);
+    for part in rest.iter().take(task::cpu_count() - 1) {
+        let other = part.first.load(Relaxed);
+        if other < due {
+            (due, first) = (other, part);
+        }
+    }
+    (due, first)
 }
 
 /// Wakes a queue once, at or soon after a time, or makes a call; dropping it cancels. That of a
@@ -176,34 +221,30 @@ pub fn start() -> core::result::Result<(), OutOfMemory> {
 
 /// Sleeps until the first timer is due or the queue changes, and expires the due ones.
 fn keep() {
-    let deadline = first().map(|(due, _)| due.deadline());
-    let nanoseconds = deadline.map_or(u64::MAX, |deadline| deadline.as_nanos() as u64);
-    SLEEPS_UNTIL.store(nanoseconds, Relaxed);
+    let (due, _) = first();
+    SLEEPS_UNTIL.store(due, Relaxed);
     fence(SeqCst);
     let how = Sleep {
         interruptible: false,
-        deadline,
+        deadline: (due != NEVER).then(|| Duration::from_nanos(due)),
     };
     // Either end of the sleep is followed by a look at the queue. What came before the store is
     // seen by this look, and what comes later sees the store.
-    let _ = CHANGED.wait(how, || {
-        let now = first().map(|(due, _)| due.deadline());
-        now.is_some_and(|now| deadline.is_none_or(|deadline| now < deadline))
-            .then_some(())
-    });
+    let _ = CHANGED.wait(how, || (first().0 < due).then_some(()));
     let mut turn = Turn::new();
     loop {
         let now = turn.next();
         // All of this moment.
         let last = Due::new(now, u64::MAX);
-        let Some((due, part)) = first().filter(|(due, _)| *due <= last) else {
+        let (due, part) = first();
+        if due > last.nanoseconds() || due == NEVER {
             return;
-        };
-        let generation = due.number();
+        }
         // It may have been taken out meanwhile.
-        let Some(entry) = part.queue.lock().remove(&due) else {
+        let Some((due, entry)) = part.take_due(last) else {
             continue;
         };
+        let generation = due.number();
         match entry {
             DueTimer::Signal { process, id } => {
                 if let Some(process) = process.upgrade() {
@@ -325,9 +366,9 @@ pub(super) fn enqueue(process: &Arc<Process>, id: Id, deadline: Duration, genera
 }
 
 fn insert(due: Due, entry: DueTimer) {
-    part_of(due.number()).queue.lock().insert(due, entry);
+    part_of(due.number()).insert(due, entry);
     fence(SeqCst);
-    if due.deadline().as_nanos() as u64 <= SLEEPS_UNTIL.load(Relaxed) {
+    if due.nanoseconds() <= SLEEPS_UNTIL.load(Relaxed) {
         CHANGED.wake_all();
     }
 }
@@ -337,8 +378,7 @@ pub(super) fn dequeue(deadline: Duration, generation: u64) {
 }
 
 fn remove(due: Due) {
-    let gone = part_of(due.number()).queue.lock().remove(&due);
-    drop(gone);
+    drop(part_of(due.number()).remove(due));
 }
 
 /// Sends the signal of an expiry after which `missed` others were left out. Returns whether it
