@@ -378,7 +378,8 @@ pub fn ended() {
     assert_eq!(frame::usage().data, before + PAGES);
     pool.end();
     assert_eq!(frame::usage().data, before + 1, "what nobody has stays");
-    pool.free(first.expect("a part").0 as u64).expect("it has it");
+    pool.free(first.expect("a part").0 as u64)
+        .expect("it has it");
     reader.leave();
     path.close();
     drop((path, pool));

@@ -259,6 +259,8 @@ pub(super) struct Place {
     pub(super) size: AtomicUsize,
     /// Whether it has ever had a region.
     pub(super) was_small: AtomicBool,
+    /// Whether its neighbours may be any user's.
+    pub(super) is_shared: AtomicBool,
     /// The user for whom it has joined.
     pub(super) user: AtomicU32,
     /// The end of the addresses that the program may use without a group.
@@ -273,6 +275,7 @@ impl Default for Place {
             base: AtomicUsize::new(0),
             size: AtomicUsize::new(0),
             was_small: AtomicBool::new(false),
+            is_shared: AtomicBool::new(false),
             user: AtomicU32::new(0),
             end: AtomicUsize::new(USER_END.0),
         }
@@ -355,9 +358,8 @@ impl Pmap {
     }
 
     /// Whether it is in a group for the programs of all users.
-    #[cfg(test)]
-    pub(super) fn is_in_shared_group(&self) -> bool {
-        self.group().is_some_and(|it| it.is_shared)
+    pub fn is_in_shared_group(&self) -> bool {
+        self.is_small() && self.place.is_shared.load(Ordering::Relaxed)
     }
 
     /// Whether it is in a region of a group.

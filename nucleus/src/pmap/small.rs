@@ -114,6 +114,9 @@ impl Pmap {
         self.place.base.store(base.0, Ordering::Relaxed);
         self.place.size.store(group.size, Ordering::Relaxed);
         self.place.was_small.store(true, Ordering::Relaxed);
+        self.place
+            .is_shared
+            .store(group.is_shared, Ordering::Relaxed);
         self.place.table.store(group.table, Ordering::Relaxed);
         let group = Arc::into_raw(group).cast_mut();
         self.place.group.store(group, Ordering::SeqCst);

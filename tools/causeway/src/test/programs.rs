@@ -60,6 +60,9 @@ const PART: &[&str] = &[
     "large:",
 ];
 
+/// The seconds that one guest gets for hundreds of tests, each of which has a limit of its own.
+const LIMIT: u64 = 480;
+
 /// Boots and runs all of them on machines with these numbers of CPUs.
 pub fn run(bench: &Bench, report: &mut Report, cpus: &[u32]) {
     for &cpus in cpus {
@@ -99,7 +102,7 @@ pub fn variants(bench: &Bench, report: &mut Report) {
     if report.wants(&format!("guest: test programs, {name}")) {
         let guest = bench.guest(&[&["/tests/guest-tests"], WAYS].concat());
         let guest = guest.words(["-cpu", FAULTY_CPU]);
-        finish(report, name, guest.cpus(2).timeout(240));
+        finish(report, name, guest.cpus(2).timeout(LIMIT));
     }
 }
 
@@ -157,7 +160,7 @@ fn boot(
     finish(
         report,
         machine,
-        guest.cpus(cpus).option(options).timeout(240),
+        guest.cpus(cpus).option(options).timeout(LIMIT),
     );
 }
 

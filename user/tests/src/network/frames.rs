@@ -16,9 +16,10 @@ pub const TESTS: &[Test] = &[
     ("network: fbufs of the kernel that are refused", || {
         child(refusals)
     }),
-    ("network: fbufs of the kernel by the interface for C", || {
-        child(interface_for_c)
-    }),
+    (
+        "network: fbufs of the kernel by the interface for C",
+        || child(interface_for_c),
+    ),
 ];
 
 /// Pages of a chunk, and so the most packets.
