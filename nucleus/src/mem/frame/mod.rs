@@ -541,6 +541,7 @@ fn sharers() -> usize {
 }
 
 /// Shares out the frames that CPUs keep, once all run.
+#[cfg(target_os = "none")]
 pub(crate) fn set_shares() {
     cache::set_shares(record::managed().len());
 }
