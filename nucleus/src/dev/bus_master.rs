@@ -78,6 +78,7 @@ impl BusMaster {
         writes: bool,
     ) -> Transfer {
         let parts: Vec<Part> = parts.cloned().collect();
+        let needed = dma::addresses_of(&parts);
         let (mut window, mut is_direct) = (None, self.attachment.is_none());
         let domain = self.attachment.as_deref();
         if let Some(domain) = domain {
@@ -86,12 +87,12 @@ impl BusMaster {
         if let Some(strict) = domain.and_then(|it| it.strict()) {
             let kept = self.free.lock().pop();
             window = kept.or_else(|| strict.add_window().ok());
-            is_direct = window.is_none() || parts.len() > WINDOW_PAGES;
+            is_direct = window.is_none() || needed > WINDOW_PAGES;
         }
         let window = window.filter(|_| !is_direct);
         let mut addresses = Vec::new();
         if let Some(domain) = domain {
-            let make = || Addresses::new(domain, window.as_deref(), parts.len());
+            let make = || Addresses::new(domain, window.as_deref(), needed);
             let found = make().or_else(|| {
                 dma::free_addresses(domain);
                 make()

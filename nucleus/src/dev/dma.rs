@@ -33,7 +33,7 @@ use crate::{
 
 pub(crate) use crate::hw::iommu::AttachError;
 pub use crate::hw::iommu::Policy;
-pub(crate) use crate::mem::domain::{BATCH, Domain, Driver, Window};
+pub(crate) use crate::mem::domain::{BATCH, Domain, Driver, WINDOW_PAGES, Window};
 
 /// A device's domain, for its queues and pools.
 pub(crate) struct Attachment(Option<Arc<Domain>>);
@@ -99,11 +99,17 @@ impl Part {
         Part::new(frame, 0, size)
     }
 
-    /// The frame, if the part is a whole one that is mapped for a request alone.
+    /// The frame, if the part is all of it, or of its block, and mapped for a request alone.
     #[inline]
     fn plain(&self) -> Option<&Frame> {
-        debug_assert!(self.is_in_page());
-        (self.len == PAGE_SIZE && self.lasting.is_none()).then_some(&self.frame)
+        (self.len == self.frame.size() && self.lasting.is_none()).then_some(&self.frame)
+    }
+
+    /// The pages with bytes of it: the number of the first in the block, and how many.
+    #[inline]
+    fn pages(&self) -> (usize, usize) {
+        let end = (self.offset + self.len).div_ceil(PAGE_SIZE);
+        (self.offset / PAGE_SIZE, end - self.offset / PAGE_SIZE)
     }
 
     /// Whether the bytes are inside of the frame or its block, and any.
@@ -112,9 +118,9 @@ impl Part {
         self.len > 0 && (self.is_in_page() || self.is_in_block())
     }
 
-    /// Whether the bytes are inside of the frame's page: all that a remapping unit maps.
+    /// Whether the bytes are inside of the frame's page, as most are.
     #[inline]
-    pub(crate) fn is_in_page(&self) -> bool {
+    fn is_in_page(&self) -> bool {
         self.offset <= PAGE_SIZE && self.len <= PAGE_SIZE - self.offset
     }
 
@@ -160,16 +166,16 @@ pub(crate) struct Addresses<'a> {
 }
 
 impl<'a> Addresses<'a> {
-    /// Of a request with so many parts that is given to a device in this domain, by a slot with
-    /// this window. [`None`] if the window has no room for them until a
+    /// Of a request of [so many](addresses_of) addresses that is given to a device in this domain,
+    /// by a slot with this window. [`None`] if the window has no room for them until a
     /// [flush](free_addresses).
     #[inline]
     pub(crate) fn new(
         domain: &'a Domain,
         window: Option<&'a Window>,
-        parts: usize,
+        addresses: usize,
     ) -> Option<Addresses<'a>> {
-        let has_room = window.is_none_or(|it| it.has_room(parts));
+        let has_room = window.is_none_or(|it| it.has_room(addresses));
         has_room.then_some(Addresses {
             domain,
             window,
@@ -204,12 +210,12 @@ impl<'a> Addresses<'a> {
     // Out of line: its loop needs the registers that its caller has in use.
     #[inline(never)]
     fn mapped(&mut self, window: &Window, parts: &[Part], writes: bool) -> Extent {
-        let (page, count) = window.map(parts, Part::plain, !writes, writes);
-        self.mapped += count;
+        let (page, pages, count) = window.map(parts, Part::plain, !writes, writes);
+        self.mapped += pages;
         if count > 0 {
             return Extent {
                 address: page << PAGE_SHIFT,
-                len: (count * PAGE_SIZE) as u32,
+                len: (pages * PAGE_SIZE) as u32,
                 parts: count,
             };
         }
@@ -217,14 +223,20 @@ impl<'a> Addresses<'a> {
         Extent::of(part, self.page_of(window, part, writes))
     }
 
+    /// The page at which the device finds the first of the part's frame or block, if that is mapped
+    /// at all: those with bytes of the part are.
     fn page_of(&mut self, window: &Window, part: &Part, writes: bool) -> u64 {
         let index = part.frame.index();
+        let (place, pages) = part.pages();
         match self.last {
             Some((last, direction, page)) if last == index && direction == writes => page,
             _ => {
-                let page = window.map_one(&part.frame, !writes, writes);
-                self.mapped += 1;
-                self.last = Some((index, writes, page));
+                let rights = (!writes, writes);
+                let page = window.map_pages(&part.frame, place as u32, pages, rights);
+                let page = page - place as u64;
+                self.mapped += pages;
+                // Other parts of a block may have other pages.
+                self.last = (!part.frame.is_block()).then_some((index, writes, page));
                 page
             }
         }
@@ -237,6 +249,19 @@ impl<'a> Addresses<'a> {
             strict.give(window, self.mapped);
         }
     }
+}
+
+/// The most addresses that a request with these parts takes, those before the end of a window's
+/// table included that stay empty because a block does not fit there.
+#[inline]
+pub(crate) fn addresses_of(parts: &[Part]) -> usize {
+    let (mut all, mut most) = (0, 0);
+    for part in parts {
+        let (_, pages) = part.pages();
+        all += pages;
+        most = pages.max(most);
+    }
+    all + most - usize::from(most > 0)
 }
 
 /// Invalidates the addresses of requests that are done, so that windows have room for others. No
@@ -378,11 +403,6 @@ pub fn wait_settled(all: bool) {
 /// Returns which memory devices reach.
 pub fn policy() -> Policy {
     domain::policy()
-}
-
-/// Whether no device has addresses of its own, and all take [blocks](Frame::alloc_block).
-pub fn takes_blocks() -> bool {
-    domain::policy() != Policy::Strict
 }
 
 /// Forgets the cleaner, for a new simulated machine.

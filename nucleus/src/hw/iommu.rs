@@ -179,6 +179,11 @@ impl Entry {
     const WRITE: u64 = 1 << 1;
     const LARGE: u64 = 1 << 7;
     const ADDRESS: u64 = ((1 << 52) - 1) & !0xfff;
+    /// Bits 52 to 61 are ignored by units. Here, the number of the page in its block.
+    const PLACE: u64 = 7 << Self::PLACE_SHIFT;
+    const PLACE_SHIFT: u32 = 52;
+    /// Another entry counts for the request's pages of this block.
+    const FURTHER: u64 = 1 << 55;
 
     /// Leads nowhere.
     pub(crate) const ABSENT: Entry = Entry(0);
@@ -195,6 +200,23 @@ impl Entry {
         Entry(at.0 & Self::ADDRESS | reads | writes)
     }
 
+    /// The same, of page `place` of a block, up to 7. Of the pages that a request maps, one is not
+    /// a `further` one.
+    pub(crate) const fn in_block(self, place: u32, further: bool) -> Entry {
+        let further = if further { Self::FURTHER } else { 0 };
+        Entry(self.0 | (place as u64) << Self::PLACE_SHIFT & Self::PLACE | further)
+    }
+
+    /// The number of the page in its block.
+    pub(crate) const fn place(self) -> u32 {
+        ((self.0 & Self::PLACE) >> Self::PLACE_SHIFT) as u32
+    }
+
+    /// Whether another entry counts for the request's pages of this block.
+    pub(crate) const fn is_further(self) -> bool {
+        self.0 & Self::FURTHER != 0
+    }
+
     /// Maps 2 MiB, in an entry of level 2.
     pub(crate) const fn large(at: PhysAddr) -> Entry {
         Entry(at.0 & Self::ADDRESS | Self::READ | Self::WRITE | Self::LARGE)
@@ -202,7 +224,7 @@ impl Entry {
 
     /// The rest of an entry that ends: it maps nothing, and names its frame still.
     pub(crate) const fn ended(self) -> Entry {
-        Entry(self.0 & Self::ADDRESS)
+        Entry(self.0 & (Self::ADDRESS | Self::PLACE | Self::FURTHER))
     }
 
     /// Where the page or the table is.

@@ -76,6 +76,8 @@ mistakes! {
     LargePageStays,
     /// `strict`: frames of requests are released without an invalidation.
     BatchNotInvalidated,
+    /// `strict`: a block is free with its last handle, whatever entries lead to it.
+    HeldBlockFreed,
     /// `strict`: the frames of a request are released when it is done.
     PendingReleased,
     /// `strict`: an address is used again before its invalidation.

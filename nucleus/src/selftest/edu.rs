@@ -352,7 +352,7 @@ fn changing(edu: &Edu) {
     let window = strict.map(|it| it.add_window().expect("memory for the test"));
     let address = {
         let parts = [Part::whole(page.clone())];
-        let addresses = Addresses::new(&edu.domain, window.as_deref(), parts.len());
+        let addresses = Addresses::new(&edu.domain, window.as_deref(), 1);
         let mut addresses = addresses.expect("no request has the window");
         let address = addresses.of(&parts, true).address;
         addresses.give();

@@ -422,6 +422,7 @@ impl Receiver {
         // Frames that come back have no other handle.
         self.requests[at].clear();
         let buffer = &mut self.buffers[at];
+        let mut keeping = self.supply.keeping();
         let (mut start, mut left) = (from - buffer.headers, end - from);
         Counter::card_received_passed.add(left as u64);
         while left > 0
@@ -438,7 +439,7 @@ impl Receiver {
             let _ = to.append(Slice::part(&frame, start, here));
             start = 0;
             if !buffer.is_pools {
-                self.supply.keep(frame);
+                keeping.keep(frame);
             }
         }
     }

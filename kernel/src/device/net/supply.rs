@@ -8,14 +8,24 @@
 //! Frames are zeroed, so that a device that says to have written more than it has shows nothing of
 //! others. Those that only this device has written to need not be: it could as well hand over the
 //! same bytes again.
+//!
+//! The frames that come back are a cache of the pagedaemon's ([`vm::Cache`]): when memory is short
+//! it frees those that no packet uses.
 
-use alloc::{collections::VecDeque, vec::Vec};
+use alloc::{
+    collections::VecDeque,
+    sync::{Arc, Weak},
+    vec::Vec,
+};
+use core::{mem, ptr};
 
 use nucleus::{
-    Frame, OutOfMemory, dma,
+    Frame, OutOfMemory,
     ephemeral::{self, Backend},
-    frame::{self, Contents, LARGEST_BLOCK},
+    frame::{self, Bundle, Contents, LARGEST_BLOCK},
+    sync::{Rank, SpinGuard, SpinLock},
 };
+use vm::{Cache, Scan};
 
 /// Frames or blocks of each order in a packet.
 const IN_PACKET: [usize; LARGEST_BLOCK + 1] = [3, 1, 1, 1];
@@ -24,11 +34,24 @@ const SINGLE: usize = 17;
 /// Frames that are taken one by one after there was no block.
 const PATIENCE: usize = 1024;
 
+/// Frames that are looked at while the lock is held, when memory is short.
+const AT_ONCE: usize = 64;
+
+/// Frames and blocks of packets that only slices show, whose parts become no page of anything: only
+/// the device writes to them. By order; each list has room for all that are remembered.
+type Given = [VecDeque<Frame>; LARGEST_BLOCK + 1];
+
+/// Those of one supply.
+struct Shared(SpinLock<Given>);
+
+/// The frames of all supplies, as a cache that the pagedaemon shrinks.
+struct Supplies(SpinLock<Vec<Weak<Shared>>>);
+
+static SUPPLIES: Supplies = Supplies(SpinLock::new(Rank::Leaf, Vec::new()));
+
 /// Where frames come from, and go.
 pub struct Supply {
-    /// Frames and blocks of packets that only slices show, whose parts become no page of anything:
-    /// only the device writes to them. By order.
-    given: [VecDeque<Frame>; LARGEST_BLOCK + 1],
+    given: Arc<Shared>,
     /// Packets whose frames are remembered.
     packets: usize,
     /// Pages of packets end at those of the buffer: there are no blocks.
@@ -45,103 +68,211 @@ impl Supply {
     /// # Errors
     /// [`OutOfMemory`].
     pub fn new(packets: usize, has_pages: bool) -> Result<Supply, OutOfMemory> {
-        let mut supply = Supply {
-            given: [const { VecDeque::new() }; LARGEST_BLOCK + 1],
+        let mut given: Given = [const { VecDeque::new() }; LARGEST_BLOCK + 1];
+        for (order, list) in given.iter_mut().enumerate() {
+            let room = list.try_reserve_exact(most(packets, has_pages, order));
+            room.map_err(|_| OutOfMemory)?;
+        }
+        let given = Arc::new(Shared(SpinLock::new(Rank::Leaf, given)));
+        SUPPLIES.add(&given)?;
+        Ok(Supply {
+            given,
             packets,
             has_pages,
             singles: 0,
-        };
-        for order in 0..=LARGEST_BLOCK {
-            let most = supply.most(order);
-            let room = supply.given[order].try_reserve_exact(most);
-            room.map_err(|_| OutOfMemory)?;
-        }
-        Ok(supply)
+        })
     }
 
     /// Adds frames to a buffer, the last one first, until its first one is there: `missing` pages.
     /// Returns how many pages were added.
     pub fn fill(&mut self, buffer: &mut Vec<Frame>, missing: usize) -> usize {
         if frame::is_scarce() {
-            self.clear();
+            self.given.shrink(usize::MAX);
         }
         let mut left = missing;
-        while left > 0 {
-            let Some(frame) = self.take_before(left) else {
-                break;
-            };
-            left -= frame.frames();
-            buffer.push(frame);
+        while let Some(order) = self.reuse(buffer, &mut left) {
+            match Frame::alloc_block(order, Contents::Zeroed) {
+                Ok(frame) => {
+                    left -= frame.frames();
+                    buffer.push(frame);
+                }
+                Err(OutOfMemory) if order > 0 => self.singles = PATIENCE,
+                Err(OutOfMemory) => {
+                    self.given.shrink(usize::MAX);
+                    break;
+                }
+            }
+            self.singles -= usize::from(order == 0 && self.singles > 0);
         }
         missing - left
     }
 
-    /// Takes a frame or block that ends `end` pages behind the beginning of a buffer.
-    fn take_before(&mut self, end: usize) -> Option<Frame> {
-        // As large as what is before it, and no larger than what is left.
-        let begin = (end - 1).checked_ilog2().map_or(0, |order| 1 << order);
-        let order = ((end - begin).ilog2() as usize).min(LARGEST_BLOCK);
-        if order > 0 && self.may_have_blocks() {
-            let block = self.take(order);
-            if block.is_some() {
-                return block;
+    /// Adds frames and blocks that no packet uses any more, until one is missing: its order.
+    fn reuse(&mut self, buffer: &mut Vec<Frame>, left: &mut usize) -> Option<usize> {
+        let has_blocks = self.may_have_blocks();
+        let mut given = self.given.0.lock();
+        while *left > 0 {
+            let order = if has_blocks { order_before(*left) } else { 0 };
+            let list = &mut given[order];
+            match list.pop_front() {
+                Some(frame) if frame.handles() == 1 => {
+                    *left -= 1 << order;
+                    buffer.push(frame);
+                    self.singles -= usize::from(order == 0 && self.singles > 0);
+                }
+                // Packets that wait for their program are passed over.
+                Some(frame) => {
+                    list.push_back(frame);
+                    return Some(order);
+                }
+                None => return Some(order),
             }
-            self.singles = PATIENCE;
         }
-        self.singles = self.singles.saturating_sub(1);
-        let frame = self.take(0);
-        if frame.is_none() {
-            self.clear();
-        }
-        frame
+        None
     }
 
-    /// Whether blocks are worth an attempt: where mappings and remapping units know pages only,
-    /// they are not.
+    /// Whether blocks are worth an attempt: where mappings know pages only, they are not.
     fn may_have_blocks(&self) -> bool {
-        !self.has_pages
-            && self.singles == 0
-            && dma::takes_blocks()
-            && ephemeral::backend() == Backend::Direct
+        !self.has_pages && self.singles == 0 && ephemeral::backend() == Backend::Direct
     }
 
-    /// Takes a frame or block that shows nothing of others.
-    fn take(&mut self, order: usize) -> Option<Frame> {
-        let given = &mut self.given[order];
-        match given.front() {
-            Some(first) if first.handles() == 1 => given.pop_front(),
-            // Packets that wait for their program are passed over.
-            Some(_) => {
-                given.rotate_left(1);
-                Frame::alloc_block(order, Contents::Zeroed).ok()
-            }
-            None => Frame::alloc_block(order, Contents::Zeroed).ok(),
+    /// Returns the list of frames and blocks of packets, which are used again when no slice shows
+    /// them.
+    pub fn keeping(&self) -> Keeping<'_> {
+        Keeping {
+            given: self.given.0.lock(),
+            packets: self.packets,
+            has_pages: self.has_pages,
         }
     }
+}
 
-    /// Notes a frame or block of a packet, which is used again when no slice shows it.
+/// The locked list of frames that come back.
+pub struct Keeping<'a> {
+    given: SpinGuard<'a, Given>,
+    packets: usize,
+    has_pages: bool,
+}
+
+impl Keeping<'_> {
+    /// Notes a frame or block of a packet; the oldest one goes where there are too many.
     pub fn keep(&mut self, frame: Frame) {
         let order = frame.frames().ilog2() as usize;
-        let most = self.most(order);
+        let most = most(self.packets, self.has_pages, order);
         let list = &mut self.given[order];
-        if list.len() == most {
+        if list.len() >= most {
             list.pop_front();
         }
-        list.push_back(frame);
+        if most > 0 {
+            list.push_back(frame);
+        }
+    }
+}
+
+/// Returns the order of a block that ends `end` pages behind the beginning of a buffer: it is as
+/// large as what is before it, and no larger than what is left.
+fn order_before(end: usize) -> usize {
+    let begin = (end - 1).checked_ilog2().map_or(0, |order| 1 << order);
+    ((end - begin).ilog2() as usize).min(LARGEST_BLOCK)
+}
+
+/// Returns how many frames or blocks of an order are remembered, for so many packets.
+fn most(packets: usize, has_pages: bool, order: usize) -> usize {
+    match (has_pages, order) {
+        (true, 0) => packets,
+        (true, _) => 0,
+        (false, 0) => packets * SINGLE,
+        (false, order) => packets * IN_PACKET[order],
+    }
+}
+
+impl Drop for Supply {
+    fn drop(&mut self) {
+        SUPPLIES.remove(&self.given);
+    }
+}
+
+impl Shared {
+    /// Returns the frames that are remembered.
+    fn frames(&self) -> usize {
+        let given = self.0.lock();
+        let frames = given
+            .iter()
+            .enumerate()
+            .map(|(order, list)| list.len() << order);
+        frames.sum()
     }
 
-    /// Forgets all of them: memory is short.
-    fn clear(&mut self) {
-        self.given.iter_mut().for_each(VecDeque::clear);
+    /// Frees up to `wanted` frames, or as many more as a block has, that no packet uses. Returns
+    /// how many were looked at and how many were freed.
+    fn shrink(&self, wanted: usize) -> (usize, usize) {
+        let (mut seen, mut freed) = (0, 0);
+        for order in (0..=LARGEST_BLOCK).rev() {
+            // Each once: those that a packet uses go to the back.
+            let mut left = self.0.lock()[order].len();
+            while left > 0 && freed < wanted {
+                // The lock is held for some at a time.
+                let mut idle = Bundle::new();
+                let list = &mut self.0.lock()[order];
+                for _ in 0..left.min(AT_ONCE) {
+                    left -= 1;
+                    seen += 1 << order;
+                    let Some(frame) = list.pop_front() else { break };
+                    if frame.handles() > 1 {
+                        list.push_back(frame);
+                        continue;
+                    }
+                    freed += 1 << order;
+                    idle.add(frame);
+                    if freed >= wanted {
+                        break;
+                    }
+                }
+            }
+        }
+        (seen, freed)
+    }
+}
+
+impl Supplies {
+    fn add(&'static self, given: &Arc<Shared>) -> Result<(), OutOfMemory> {
+        {
+            let mut all = self.0.lock();
+            all.try_reserve(1).map_err(|_| OutOfMemory)?;
+            all.push(Arc::downgrade(given));
+        }
+        vm::register_cache(self);
+        Ok(())
     }
 
-    /// Returns how many frames or blocks of an order are remembered.
-    fn most(&self, order: usize) -> usize {
-        match (self.has_pages, order) {
-            (true, 0) => self.packets,
-            (true, _) => 0,
-            (false, 0) => self.packets * SINGLE,
-            (false, order) => self.packets * IN_PACKET[order],
+    fn remove(&self, given: &Arc<Shared>) {
+        let mut none = Vec::new();
+        let mut all = self.0.lock();
+        all.retain(|it| !ptr::eq(it.as_ptr(), Arc::as_ptr(given)));
+        if all.is_empty() {
+            mem::swap(&mut *all, &mut none);
+        }
+    }
+
+    /// All of them; the list is not locked while one is in use.
+    fn each(&self) -> impl Iterator<Item = Arc<Shared>> {
+        let all = (0..).map_while(|at| self.0.lock().get(at).map(Weak::upgrade));
+        all.flatten()
+    }
+}
+
+impl Cache for Supplies {
+    fn pages(&self) -> usize {
+        self.each().map(|given| given.frames()).sum()
+    }
+
+    fn reclaim(&self, scan: &mut Scan) {
+        for given in self.each() {
+            if scan.is_done() {
+                return;
+            }
+            let (seen, freed) = given.shrink(scan.wanted());
+            scan.count(seen, freed);
         }
     }
 }
@@ -154,6 +285,7 @@ mod tests {
         frame::DirectMap,
         sim::{below, on_machines_with},
     };
+    use vm::Urgency;
 
     /// However much of a buffer was used before, a packet of any length keeps at most a page more
     /// than twice its pages, and a long one is few slices.
@@ -173,12 +305,43 @@ mod tests {
                     left -= left.min(frame.size());
                     kept += frame.frames();
                     slices += 1;
-                    supply.keep(frame);
+                    supply.keeping().keep(frame);
                 }
                 pages -= kept;
                 assert!(kept <= 2 * len.div_ceil(PAGE_SIZE) + 1, "{len}: {kept}");
                 assert!(slices <= 6 || !has_blocks, "{len}: {slices}");
             }
+        });
+    }
+
+    /// When memory is short, the pagedaemon frees what no packet uses, and that only.
+    #[test]
+    fn a_shortage_takes_frames_that_wait_for_packets() {
+        on_machines_with("a supply in a shortage", [1], 4096, 10, || {
+            let before = frame::usage().data;
+            let mut supply = Supply::new(8, below(2) == 0).unwrap();
+            let (mut buffer, mut used) = (Vec::new(), Vec::new());
+            for _ in 0..200 {
+                supply.fill(&mut buffer, SINGLE);
+                for frame in buffer.drain(..) {
+                    if below(20) == 0 {
+                        used.push(frame.clone());
+                    }
+                    supply.keeping().keep(frame);
+                }
+            }
+            let in_use: usize = used.iter().map(Frame::frames).sum();
+            assert!(SUPPLIES.pages() > 0);
+            let data = frame::usage().data;
+            let mut some = Scan::new(3, usize::MAX, Urgency::Calm);
+            SUPPLIES.reclaim(&mut some);
+            assert!(some.is_done() && frame::usage().data <= data - 3);
+            SUPPLIES.reclaim(&mut Scan::new(usize::MAX, usize::MAX, Urgency::Calm));
+            assert_eq!(frame::usage().data, before + in_use);
+            drop(used);
+            supply.fill(&mut buffer, SINGLE);
+            drop((buffer, supply));
+            assert_eq!((SUPPLIES.pages(), frame::usage().data), (0, before));
         });
     }
 }

@@ -54,9 +54,15 @@ impl Source {
         let byte = random_u64() as u8;
         let mut parts = Vec::new();
         for _ in 0..1 + below(6) {
-            let frame = Frame::alloc(Contents::Stale).ok()?;
-            let offset = below(PAGE_SIZE);
-            let len = 1 + below((PAGE_SIZE - offset).min(100));
+            let block = Frame::alloc_block(below(4), Contents::Stale);
+            let frame = block.or_else(|_| Frame::alloc(Contents::Stale)).ok()?;
+            let size = frame.size();
+            let offset = below(size);
+            let (offset, len) = match below(3) {
+                0 => (0, size),
+                1 => (offset, size - offset),
+                _ => (offset, 1 + below((size - offset).min(100))),
+            };
             ephemeral::map(&frame).fill(offset, len, byte);
             parts.push(Part::new(frame, offset, len));
         }
@@ -494,7 +500,7 @@ fn writes_what_it_may() {
 fn mistakes_are_found() {
     let (open, strict) = (Policy::Open, Policy::Strict);
     let storm = || one_storm(|| (), false);
-    let cases: [(Mistake, Policy, fn(), &str); 12] = [
+    let cases: [(Mistake, Policy, fn(), &str); 13] = [
         (Mistake::TableNotWithdrawn, open, storm, "must not reach"),
         (
             Mistake::PooledReturns,
@@ -513,6 +519,7 @@ fn mistakes_are_found() {
         (Mistake::EntryNotSynced, strict, storm, "holds page"),
         (Mistake::AbsentKept, strict, storm, "requests failed"),
         (Mistake::BatchNotInvalidated, strict, storm, "holds page"),
+        (Mistake::HeldBlockFreed, strict, storm, "holds page"),
         (
             Mistake::PendingReleased,
             strict,

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     Frame, OutOfMemory,
-    dma::{self, Addresses, Attachment, BATCH, Driver, Part, Window},
+    dma::{self, Addresses, Attachment, BATCH, Driver, WINDOW_PAGES, Window},
     frame::Contents,
     lock::{OnceArc, Rank, SpinLock},
     task::{Sleep, WaitQueue, Woken},
@@ -312,12 +312,12 @@ impl Queue {
         let count = match memory.window.as_deref() {
             // Most machines', which carries nothing for the others.
             None => fill_table(table, list, readable, |parts, _| dma::physical(&parts[0])),
-            // Blocks are for devices that use physical addresses.
-            Some(_) if !list.iter().all(Part::is_in_page) => {
-                return Err(Refusal::Error(Error::TooLong));
-            }
             Some(window) => {
-                let addresses = Addresses::new(&self.domain, Some(window), list.len());
+                let needed = dma::addresses_of(list);
+                if needed > WINDOW_PAGES {
+                    return Err(Refusal::Error(Error::TooLong));
+                }
+                let addresses = Addresses::new(&self.domain, Some(window), needed);
                 let mut addresses = addresses.ok_or(Refusal::NeedsFlush)?;
                 let find = |parts: &[_], writes| addresses.of(parts, writes);
                 let count = fill_table(table, list, readable, find);

@@ -7,7 +7,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::tables::{self, ENTRIES, Table};
-use super::window::{PAGES, Window};
+use super::window::{self, PAGES, Window};
 use super::{ids, invalidate};
 use crate::counters::Counter;
 use crate::hw::iommu::{AttachError, Device, DomainId, Entry, Features, Stale};
@@ -175,13 +175,11 @@ impl Strict {
                     continue;
                 };
                 let entries = (0..ENTRIES).map(|at| table.get(at));
-                let frames = entries
-                    .filter(|it| it.is_present())
-                    .map(|it| it.address().frame_number() as u32)
-                    .inspect(|_| seen += 1);
                 let mut found = None;
-                for frame in frames {
-                    if !frame::is_held_data(frame) {
+                for entry in entries.filter(|it| it.is_present()) {
+                    seen += 1;
+                    let (frame, place) = (entry.address().frame_number() as u32, entry.place());
+                    if !frame::is_held_data(frame - place, place) {
                         found = Some(frame);
                     }
                 }
@@ -250,14 +248,13 @@ impl Strict {
     /// Any context.
     #[inline]
     pub(crate) fn take(&self, window: &Window) -> bool {
-        let pages = window.used();
-        if pages == 0 {
+        let addresses = window.used();
+        if addresses == 0 {
             return false;
         }
-        Counter::iommu_pages_unmapped.add(pages as u64);
         // Counted before a flush can see them, so that none counts them off earlier.
-        let before = self.stale.fetch_add(pages, Ordering::Relaxed);
-        window.end();
+        let before = self.stale.fetch_add(addresses, Ordering::Relaxed);
+        Counter::iommu_pages_unmapped.add(window.end() as u64);
         before == 0
     }
 
@@ -332,7 +329,7 @@ fn release_entry(table: Table, index: u64) {
     let entry = table.get(index);
     if entry != Entry::ABSENT {
         table.set(index, Entry::ABSENT);
-        frame::release_held(entry.address().frame_number() as u32);
+        window::release_held(entry);
     }
 }
 

@@ -1,14 +1,16 @@
 //! Domains by themselves: the list of them, their tables, devices that are given up.
 
+use core::slice;
 use std::vec::Vec;
 
 use super::tables::{self, ENTRIES, Table};
 use super::*;
 use crate::PAGE_SHIFT;
+use crate::dma::{self, Addresses, Part};
 use crate::frame::{self, Contents, record::Type};
 use crate::hw::iommu::Entry;
 use crate::hw::sim::{device_read, device_write, invalidations, iommu_reserved};
-use crate::sim::{Config, Together, on_machines_like};
+use crate::sim::{Config, Together, below, on_machines_like};
 
 fn machines(
     name: &str,
@@ -180,7 +182,7 @@ fn runs() {
         }
         let (mut rest, mut pages) = (frames, Vec::new());
         while !rest.is_empty() {
-            let (page, count) = window.map(rest, some, true, true);
+            let (page, _, count) = window.map(rest, some, true, true);
             assert_eq!(page % ENTRIES, next);
             assert_eq!(count, rest.len().min((ENTRIES - next) as usize));
             next = (next + count as u64) % ENTRIES;
@@ -189,7 +191,7 @@ fn runs() {
         }
         strict.give(&window, frames.len());
         for (page, frame) in pages.into_iter().zip(frames) {
-            assert!(frame::is_held_data(frame.index()));
+            assert!(frame::is_held_data(frame.index(), 0));
             assert!(device_write(2, page << PAGE_SHIFT, &[round as u8]));
             let mut byte = [0];
             crate::ephemeral::map(frame).read(0, &mut byte);
@@ -199,8 +201,74 @@ fn runs() {
     }
     strict.flush(Counter::iotlb_other);
     for frame in frames {
-        assert!(!frame::is_held_data(frame.index()));
+        assert!(!frame::is_held_data(frame.index(), 0));
     }
+}
+
+/// A block, or some pages of one, is in a row for a device, wherever in the table; after its
+/// request and an invalidation none of it is reached, and it is free.
+#[test]
+fn blocks_are_mapped_in_a_row() {
+    machines("blocks", Policy::Strict, 10, blocks);
+}
+
+fn blocks() {
+    let domain = Domain::new(Device(2)).unwrap();
+    let strict = domain.strict().unwrap();
+    let window = strict.add_window().unwrap();
+    let count = || {
+        let [mapped, unmapped] = [Counter::iommu_pages_mapped, Counter::iommu_pages_unmapped];
+        mapped.total() - unmapped.total()
+    };
+    let (before, mapped) = (frame::usage().data, count());
+    let mut old = Vec::new();
+    for round in 0..300 {
+        // Machines whose direct map has not all memory have none.
+        let Ok(block) = Frame::alloc_block(below(4), Contents::Zeroed) else {
+            continue;
+        };
+        let (frames, size) = (block.frames(), block.size());
+        let first = below(frames);
+        let part = match below(2) {
+            0 => Part::all(block.clone()),
+            _ => Part::new(
+                block.clone(),
+                first << PAGE_SHIFT,
+                size - (first << PAGE_SHIFT),
+            ),
+        };
+        let needed = dma::addresses_of(slice::from_ref(&part));
+        if !window.has_room(needed) {
+            strict.flush(Counter::iotlb_ring_full);
+            old.clear();
+        }
+        let mut addresses = Addresses::new(&domain, Some(&window), needed).unwrap();
+        let extent = addresses.of(slice::from_ref(&part), true);
+        addresses.give();
+        assert_eq!(extent.len as usize, part.len);
+        let bytes = std::vec![round as u8; part.len];
+        assert!(device_write(2, extent.address, &bytes));
+        let mut found = bytes.clone();
+        crate::ephemeral::map(&block).read(part.offset, &mut found);
+        assert_eq!(found, bytes);
+        assert_eq!(
+            audit(|frame| panic!("{frame:#x} is reached")),
+            part.len >> PAGE_SHIFT
+        );
+        let data = frame::usage().data;
+        drop((block, part));
+        strict.take(&window);
+        assert_eq!(frame::usage().data, data, "reused too early");
+        old.push(extent.address);
+        if below(20) == 0 {
+            strict.flush(Counter::iotlb_batch);
+            old.drain(..)
+                .for_each(|at| assert!(!device_write(2, at, &[1])));
+            assert_eq!(frame::usage().data, before, "blocks did not come back");
+        }
+    }
+    strict.flush(Counter::iotlb_other);
+    assert_eq!((frame::usage().data, count()), (before, mapped));
 }
 
 /// A flush is for the addresses that were stale when it began: it ends, though others become stale.
@@ -218,7 +286,7 @@ fn a_flush_ends_whatever_ends_meanwhile() {
         let use_one = |domain: &Domain, frame: &Frame, window: &Window| {
             let strict = domain.strict().unwrap();
             if window.has_room(1) {
-                window.map_one(frame, true, false);
+                window.map_pages(frame, 0, 1, (true, false));
                 strict.give(window, 1);
                 strict.take(window);
             }

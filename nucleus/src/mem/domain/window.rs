@@ -11,11 +11,14 @@
 //! no search, no list and no memory is needed on either side, and a request that takes long keeps
 //! no other slot from going on, as it would if all requests shared one ring of addresses.
 //!
+//! The pages of a block are in a row, so a device finds it in one piece. Its first entry
+//! counts for all of them; they are never parted by the end of the table.
+//!
 //! Only the queue that has the slot moves `next` and `done`, with its lock held; only the holder of
 //! the domain's lock moves `released`. Each reads the other's.
 
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::tables::{ENTRIES, Table};
 use crate::hw::iommu::Entry;
@@ -60,9 +63,10 @@ impl Window {
         used as usize + pages <= PAGES || Mistake::AddressReusedEarly.is_made()
     }
 
-    /// Maps the frames of these at the next addresses, up to the first that has none or the
-    /// window's end; there is [room](Window::has_room) for all. Units see them from now on. Returns
-    /// the first page, and how many were mapped.
+    /// Maps these at the next addresses, each all of a frame or block, up to the first of which
+    /// `frame` gives none or for which the table ends: a block is not parted. There is
+    /// [room](Window::has_room) for all. Units see them from now on. Returns the first page, and
+    /// how many pages and parts were mapped.
     #[inline]
     pub(crate) fn map<T>(
         &self,
@@ -70,38 +74,56 @@ impl Window {
         frame: impl Fn(&T) -> Option<&Frame>,
         reads: bool,
         writes: bool,
-    ) -> (u64, usize) {
+    ) -> (u64, usize, usize) {
         let next = self.next.load(Ordering::Relaxed);
         let index = u64::from(next) % ENTRIES;
         let words = self.table.words(index..ENTRIES);
-        let writes = writes || Mistake::ReadOnlyIgnored.is_made();
-        let mut count = 0;
-        for (word, part) in words.iter().zip(parts) {
+        let (mut pages, mut count) = (0, 0);
+        for part in parts {
             let Some(frame) = frame(part) else { break };
-            debug_assert!(
-                word.load(Ordering::Relaxed) == Entry::ABSENT.0
-                    || Mistake::AddressReusedEarly.is_made()
-            );
-            frame::hold(frame);
-            let at = frame::record::address(frame.index());
-            word.store(Entry::page(at, reads, writes).0, Ordering::Release);
+            let all = frame.frames();
+            let Some(words) = words.get(pages..pages + all) else {
+                break;
+            };
+            put(words, frame, 0, reads, writes);
+            pages += all;
             count += 1;
         }
-        if count > 0 {
-            self.table.sync(index..index + count as u64);
-            let next = next.wrapping_add(count as u32);
-            self.next.store(next, Ordering::Relaxed);
+        if pages > 0 {
+            self.table.sync(index..index + pages as u64);
+            self.next
+                .store(next.wrapping_add(pages as u32), Ordering::Relaxed);
         }
-        (self.first + index, count)
+        (self.first + index, pages, count)
     }
 
-    /// As [`map`](Window::map), one frame; returns the page.
-    pub(crate) fn map_one(&self, frame: &Frame, reads: bool, writes: bool) -> u64 {
-        fn itself(frame: &Frame) -> Option<&Frame> {
-            Some(frame)
+    /// Maps pages of a frame or block in a row, from number `place` in it on; returns the first.
+    /// Addresses before the end of the table for which these are too many stay empty.
+    pub(crate) fn map_pages(
+        &self,
+        frame: &Frame,
+        place: u32,
+        pages: usize,
+        (reads, writes): (bool, bool),
+    ) -> u64 {
+        let mut next = self.next.load(Ordering::Relaxed);
+        let left = ENTRIES as u32 - next % ENTRIES as u32;
+        if pages > left as usize {
+            next = next.wrapping_add(left);
         }
-        self.map(core::slice::from_ref(frame), itself, reads, writes)
-            .0
+        let index = u64::from(next) % ENTRIES;
+        let entries = index..index + pages as u64;
+        put(
+            self.table.words(entries.clone()),
+            frame,
+            place,
+            reads,
+            writes,
+        );
+        self.table.sync(entries);
+        self.next
+            .store(next.wrapping_add(pages as u32), Ordering::Relaxed);
+        self.first + index
     }
 
     /// The addresses in use, as one or two ranges of entries.
@@ -123,18 +145,20 @@ impl Window {
     }
 
     /// Ends the use of the addresses of the request, which is done: the device gets nothing new by
-    /// them.
+    /// them. Returns how many pages they mapped.
     #[inline]
-    pub(super) fn end(&self) {
+    pub(super) fn end(&self) -> usize {
+        let mut pages = 0;
         for range in self.in_use() {
             if range.is_empty() {
                 continue;
             }
             for word in self.table.words(range.clone()) {
                 // Only the holder of the slot writes an entry that is in use.
+                let entry = Entry(word.load(Ordering::Relaxed));
+                pages += usize::from(entry.is_present());
                 if !Mistake::EntryStays.is_made() {
-                    let ended = Entry(word.load(Ordering::Relaxed)).ended();
-                    word.store(ended.0, Ordering::Release);
+                    word.store(entry.ended().0, Ordering::Release);
                 }
             }
             self.table.sync(range);
@@ -142,6 +166,7 @@ impl Window {
         // Release: a flush that sees this comes after the entries were cleared.
         self.done
             .store(self.next.load(Ordering::Relaxed), Ordering::Release);
+        pages
     }
 
     /// How many entries are stale.
@@ -159,11 +184,37 @@ impl Window {
             for word in self.table.words(range) {
                 let entry = Entry(word.load(Ordering::Relaxed));
                 word.store(Entry::ABSENT.0, Ordering::Release);
-                frame::release_held(entry.address().frame_number() as u32);
+                release_held(entry);
             }
         }
         self.released
             .store(released.wrapping_add(count), Ordering::Release);
+    }
+}
+
+/// Fills entries with pages of a frame or block in a row, and holds it for them.
+#[inline]
+fn put(words: &[AtomicU64], frame: &Frame, place: u32, reads: bool, writes: bool) {
+    let writes = writes || Mistake::ReadOnlyIgnored.is_made();
+    frame::hold(frame);
+    let first = frame.index() + place;
+    for (further, word) in (0..).zip(words) {
+        debug_assert!(
+            word.load(Ordering::Relaxed) == Entry::ABSENT.0
+                || Mistake::AddressReusedEarly.is_made()
+        );
+        let at = frame::record::address(first + further);
+        let entry = Entry::page(at, reads, writes).in_block(place + further, further > 0);
+        word.store(entry.0, Ordering::Release);
+    }
+}
+
+/// Releases the frame or block that an entry counts for, of which no unit holds anything.
+#[inline]
+pub(super) fn release_held(entry: Entry) {
+    // Where a block did not fit before the end of the table, entries were not used.
+    if entry != Entry::ABSENT && !entry.is_further() {
+        frame::release_held(entry.address().frame_number() as u32 - entry.place());
     }
 }
 

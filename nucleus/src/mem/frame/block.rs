@@ -5,7 +5,8 @@
 //! count where they would cost one for each page. The other frames have no handle, and nothing
 //! reaches them but by the first one. A block is in the direct map: an [ephemeral
 //! mapping](crate::ephemeral) of its first frame reaches all of it. It is never mapped for a
-//! program beyond its first page, nor by a remapping unit.
+//! program beyond its first page. Remapping units map its pages in a row, and the first one's
+//! record counts [what is held](super::held) for that.
 
 use super::{
     Contents, Depth, Frame, OutOfMemory, buddy, cache, check_junk, counts, directmap, fails,
@@ -18,8 +19,8 @@ use crate::counters::Counter;
 pub const LARGEST_BLOCK: usize = 3;
 
 impl Frame {
-    /// Takes a block of 2^`order` frames, for devices that [take](crate::dma::takes_blocks) them.
-    /// Order 0 is any frame. Nothing that is kept ready is given up for it.
+    /// Takes a block of 2^`order` frames, for a device. Order 0 is any frame. Nothing that is kept
+    /// ready is given up for it.
     ///
     /// # Errors
     /// [`OutOfMemory`]: there are no such frames in a row, or not all memory is in the direct map.

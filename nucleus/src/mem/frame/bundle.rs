@@ -55,12 +55,12 @@ impl Bundle {
     /// Adds a frame without other handles.
     #[inline(always)]
     fn free(&mut self, index: u32) {
+        if held::is_held(index) {
+            return;
+        }
         let order = record(index).order();
         if order > 0 {
             return block::free(index, order);
-        }
-        if held::is_held(index) {
-            return;
         }
         make_free(index);
         if index != self.run.end || index.is_multiple_of(RUN_FRAMES as u32) {

@@ -1,6 +1,7 @@
 //! Frames that devices hold: each entry of a device's page tables that leads to a data frame, or
 //! led there when units were last told to forget, counts in the frame's record. The last handle
-//! may go before: the frame is free when the last such entry has gone, too.
+//! may go before: the frame is free when the last such entry has gone, too. Entries that lead to a
+//! [block](super::block) for one request count once, in its first frame's record.
 //!
 //! An entry has no handle of its own. The count of handles decides whether other owners share the
 //! bytes: whether a page is copied before it is written, or lent, or evicted. For that decision a
@@ -9,31 +10,39 @@
 //! pagedaemon, for that long. What must wait is only the frame's next life, so it is looked at only
 //! where the frame would become free.
 
+use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use super::record::{Type, address, find, record};
-use super::{Frame, cache, make_free};
+use super::{Frame, free};
 use crate::hw::machine;
 
 /// The frame has no handle any more.
 const LEFT: u32 = 1 << 31;
 
-/// One entry more leads to the frame, of which the caller has a handle.
+/// One entry more leads to the frame, or entries to pages of the block, of which the caller has a
+/// handle.
 #[inline]
 pub(crate) fn hold(frame: &Frame) {
     let index = frame.index();
     let before = record(index).in_use.fetch_add(1, Relaxed);
     if machine::CHECKS_REACH && before == 0 {
-        machine::frame_opened(address(index));
+        all(index).for_each(|index| machine::frame_opened(address(index)));
     }
 }
 
-/// One entry less leads to the frame, and no unit holds what it said.
+/// The frame, or those of the block that begins with it.
+fn all(index: u32) -> Range<u32> {
+    index..index + (1 << record(index).order())
+}
+
+/// One entry less leads to the frame, or those of a request to the block that begins with it, and
+/// no unit holds what they said.
 #[inline]
 pub(crate) fn release(index: u32) {
     let held = &record(index).in_use;
     if machine::CHECKS_REACH && held.load(Relaxed) & !LEFT == 1 {
-        machine::frame_closed(address(index));
+        all(index).for_each(|index| machine::frame_closed(address(index)));
     }
     // Release, and acquire by the last: what the device did with the frame comes before it is free.
     if held.fetch_sub(1, AcqRel) == LEFT + 1 {
@@ -46,14 +55,15 @@ pub(crate) fn release(index: u32) {
 #[inline(never)]
 fn end_use(index: u32) {
     record(index).in_use.store(0, Relaxed);
-    make_free(index);
-    cache::give(index);
+    free(index);
 }
 
-/// Whether a frame is one of data that an entry leads to.
-pub(crate) fn is_held_data(index: u32) -> bool {
+/// Whether page `place` of the frame or block is one of data that an entry leads to.
+pub(crate) fn is_held_data(index: u32, place: u32) -> bool {
     find(index.into()).is_some_and(|record| {
-        record.kind() == Type::Writable && record.in_use.load(Acquire) & !LEFT > 0
+        record.kind() == Type::Writable
+            && record.in_use.load(Acquire) & !LEFT > 0
+            && place >> record.order() == 0
     })
 }
 

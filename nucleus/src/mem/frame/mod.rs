@@ -68,6 +68,7 @@ pub use targets::{Targets, targets};
 
 use crate::counters::Counter;
 use crate::hw::{handlers, machine};
+use crate::mem::mistake::Mistake;
 use crate::{OutOfMemory, PAGE_SIZE};
 
 /// What the bytes of a new frame are.
@@ -234,14 +235,20 @@ fn give_up(index: u32) {
 #[inline(never)]
 fn end_use(index: u32) {
     fence(Ordering::Acquire);
+    let is_ignored = Mistake::HeldBlockFreed.is_made() && record(index).order() > 0;
+    if !held::is_held(index) || is_ignored {
+        free(index);
+    }
+}
+
+/// Frees a frame or block that has no handle, and that no device holds.
+fn free(index: u32) {
     let order = record(index).order();
     if order > 0 {
         return block::free(index, order);
     }
-    if !held::is_held(index) {
-        make_free(index);
-        cache::give(index);
-    }
+    make_free(index);
+    cache::give(index);
 }
 
 impl PartialEq for Frame {

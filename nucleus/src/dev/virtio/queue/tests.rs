@@ -126,9 +126,10 @@ impl Device {
 fn request() -> (Arc<Request>, u8, Vec<Part>) {
     let part = || {
         let frame = Frame::alloc(Contents::Zeroed).unwrap();
-        // Whole frames are mapped together.
+        // Whole frames and blocks are mapped together.
         if below(3) == 0 {
-            return Part::whole(frame);
+            let block = Frame::alloc_block(below(4), Contents::Zeroed);
+            return Part::all(block.unwrap_or(frame));
         }
         let offset = below(PAGE_SIZE);
         Part::new(frame, offset, 1 + below((PAGE_SIZE - offset).min(40)))
@@ -243,7 +244,7 @@ fn a_device_that_lies_is_given_up() {
             // Those that the device had when it was given up, and may write to at any time.
             let lost = exchange(act, check, interrupts);
             let most = match dma::policy() {
-                dma::Policy::Off => SLOTS * (SLOTS + 1),
+                dma::Policy::Off => SLOTS * ((SLOTS << frame::LARGEST_BLOCK) + 1),
                 _ => 0,
             };
             assert!(lost <= most, "{lost} frames");
