@@ -1,11 +1,11 @@
-//! All packet sockets, by inode.
+//! All packet sockets, in places that they keep.
 
-use alloc::{
-    collections::BTreeMap,
-    sync::{Arc, Weak},
+use alloc::sync::Weak;
+
+use nucleus::{
+    OutOfMemory, Slots,
+    sync::{Rank, SpinLock},
 };
-
-use nucleus::sync::{Rank, SpinLock};
 
 /// What is listed.
 pub(super) trait Listed: Send + Sync {
@@ -13,8 +13,7 @@ pub(super) trait Listed: Send + Sync {
     fn entry(&self) -> Entry;
 }
 
-static SOCKETS: SpinLock<BTreeMap<u64, Weak<dyn Listed>>> =
-    SpinLock::new(Rank::Leaf, BTreeMap::new());
+static SOCKETS: SpinLock<Slots<Weak<dyn Listed>>> = SpinLock::new(Rank::Leaf, Slots::new());
 
 /// One socket, as `/proc/net/packet` shows it.
 pub struct Entry {
@@ -27,29 +26,29 @@ pub struct Entry {
     pub inode: u64,
 }
 
-/// Lists a socket from now on.
-pub(super) fn add(inode: u64, socket: Weak<dyn Listed>) {
-    SOCKETS.lock().insert(inode, socket);
+/// Lists a socket from now on; returns its place.
+///
+/// # Errors
+/// [`OutOfMemory`].
+pub(super) fn add(socket: Weak<dyn Listed>) -> Result<usize, OutOfMemory> {
+    Slots::add_with(socket, |socket, spare| SOCKETS.lock().add(socket, spare))
 }
 
 /// Lists a socket no more.
-pub(super) fn remove(inode: u64) {
-    SOCKETS.lock().remove(&inode);
+pub(super) fn remove(place: usize) {
+    let socket = SOCKETS.lock().remove(place);
+    drop(socket);
 }
 
-/// Visits all sockets.
+/// Visits all sockets; one that comes or goes meanwhile may be seen or not.
 pub fn list(mut visit: impl FnMut(Entry)) {
-    let fill = |after: Option<u64>, take: &mut dyn FnMut(u64, Arc<dyn Listed>) -> bool| {
-        use core::ops::Bound::{Excluded, Unbounded};
-        let sockets = SOCKETS.lock();
-        let mut rest = sockets.range((after.map_or(Unbounded, Excluded), Unbounded));
-        rest.all(|(inode, socket)| match socket.upgrade() {
-            Some(socket) => take(*inode, socket),
-            None => true,
-        });
-    };
-    nucleus::visit_by_key(fill, |socket| {
-        visit(socket.entry());
-        true
-    });
+    for place in 0.. {
+        let socket = match SOCKETS.lock().get(place) {
+            Some(socket) => socket.and_then(Weak::upgrade),
+            None => return,
+        };
+        if let Some(socket) = socket {
+            visit(socket.entry());
+        }
+    }
 }

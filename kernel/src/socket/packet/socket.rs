@@ -5,7 +5,7 @@ use alloc::{
     sync::{Arc, Weak},
 };
 use core::{
-    sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed},
     time::Duration,
 };
 
@@ -85,6 +85,8 @@ pub struct PacketSocket {
     reserve: AtomicU32,
     /// Interfaces that it has made promiscuous.
     watched: SpinLock<[Option<(u32, u32)>; MOST_WATCHED]>,
+    /// Its place in the list of all, from the start on.
+    place: AtomicUsize,
 }
 
 /// The most memberships of one socket.
@@ -155,12 +157,14 @@ impl PacketSocket {
             version: AtomicU32::new(0),
             reserve: AtomicU32::new(0),
             watched: SpinLock::new(Rank::Leaf, [None; MOST_WATCHED]),
+            place: AtomicUsize::new(0),
         });
-        // Listed only once nothing can fail any more: `release` takes it off the list.
-        socket.set_tapping(protocol != 0)?;
-        let inode = socket.common.inode;
         let listed: Weak<PacketSocket> = Arc::downgrade(&socket);
-        list::add(inode, listed);
+        let place = list::add(listed)?;
+        socket.place.store(place, Relaxed);
+        // From here on, `release` takes it off the list.
+        let result = socket.set_tapping(protocol != 0);
+        result.inspect_err(|_| list::remove(place))?;
         Ok(socket)
     }
 
@@ -697,7 +701,7 @@ impl Socket for PacketSocket {
     fn release(&self) {
         let _ = self.set_tapping(false);
         self.fbufs.get().inspect(|it| it.end());
-        list::remove(self.common.inode);
+        list::remove(self.place.load(Relaxed));
         let watched = core::mem::take(&mut *self.watched.lock());
         for (index, _) in watched.into_iter().flatten() {
             if let Ok(interface) = interface::by_index(index) {
