@@ -4,14 +4,15 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 
 use abi::Errno;
 use badlink::{Direction, Trouble};
-use fbuf::{Aggregate, BytesSource};
+use fbuf::{Aggregate, BytesSource, Slice};
 use net::tcp::{
     State,
     block::{Algorithm, Block, Delivery, Host, Path, Settings, Start},
     segment::{Flags, Segment, Seq},
 };
 use nucleus::{
-    frame,
+    Frame, ephemeral,
+    frame::{self, Contents},
     sim::{Random, on_machines},
 };
 
@@ -754,5 +755,39 @@ fn reports_of_single_bytes_do_not_cut_segments() {
         report(&mut world, info.segment, 3 * info.segment);
         let info = world.blocks[0].as_ref().unwrap().info(world.now);
         assert_eq!(info.sacked, 2);
+    });
+}
+
+/// Bytes that are sent and not acknowledged count by the frames that their slices keep, which are
+/// all of a block's.
+#[test]
+fn parts_of_blocks_count_as_their_blocks() {
+    on_machines(1, |seed| {
+        let mut world = established(seed, Settings::default());
+        let parts = 100;
+        for part in 0..parts {
+            // Machines whose direct map has not all memory have none.
+            let Ok(block) = Frame::alloc_block(3, Contents::Zeroed) else {
+                return;
+            };
+            let at = world.random.below(block.size() - 100);
+            let bytes: Vec<u8> = (0..100).map(|i| pattern(0, 100 * part + i)).collect();
+            ephemeral::map(&block).write(at, &bytes);
+            let slice = Slice::part(&block, at, 100);
+            world.sides[0].unsent.append(slice).unwrap();
+        }
+        let before = frame::usage().data;
+        world.with(0, |block, around| block.output(around));
+        let in_flight = world.sides[0].in_flight;
+        assert!(in_flight > 3000, "{in_flight} bytes are under way");
+        // Reports and losses cut pieces, and acknowledgements clip them.
+        while world.sides[0].in_flight > 0 {
+            let frames = world.blocks[0].as_ref().unwrap().frames();
+            let kept = 8 * world.sides[0].in_flight.div_ceil(100);
+            assert!(frames >= kept, "{frames} of {kept} frames");
+            world.step(world.now + MS);
+        }
+        assert_eq!(world.blocks[0].as_ref().unwrap().frames(), 0);
+        assert!(frame::usage().data < before);
     });
 }

@@ -9,14 +9,15 @@ use crate::tcp::segment::{MAX_SACKS, Sacks, Seq};
 
 /// The most ranges that are kept: more need more gaps than a path makes.
 const MOST_RANGES: usize = 64;
-/// Bytes that a slice counts for at least: it may hold a whole frame.
-const SLICE_BYTES: usize = 2048;
+/// Bytes that a frame counts for at least, however few of them a slice shows.
+const FRAME_BYTES: usize = 2048;
 
 /// Ranges of bytes in order, with a gap before each.
 #[derive(Default, Debug)]
 pub(super) struct Gaps {
     ranges: VecDeque<(Seq, Aggregate)>,
-    slices: usize,
+    /// The sum of what the ranges' slices keep.
+    frames: usize,
     /// Numbers inside the ranges that were changed last, the latest first.
     recent: [Option<Seq>; MAX_SACKS],
 }
@@ -28,7 +29,7 @@ fn end((seq, data): &(Seq, Aggregate)) -> Seq {
 impl Gaps {
     /// Returns how many frames are kept.
     pub fn frames(&self) -> usize {
-        self.ranges.iter().map(|range| range.1.frame_count()).sum()
+        self.frames
     }
 
     pub fn is_empty(&self) -> bool {
@@ -36,7 +37,7 @@ impl Gaps {
     }
 
     /// Keeps `data`, whose first byte is number `seq`, as far as there is room: `window` bytes, and
-    /// slices in proportion. Bytes that are there already stay. Returns whether all numbers were
+    /// frames in proportion. Bytes that are there already stay. Returns whether all numbers were
     /// there before.
     pub fn insert(&mut self, mut seq: Seq, mut data: Aggregate, window: usize) -> bool {
         let first = seq;
@@ -68,31 +69,37 @@ impl Gaps {
 
     /// Adds a range that overlaps no other before range `at`; false without room.
     fn add(&mut self, at: usize, seq: Seq, mut part: Aggregate, window: usize) -> bool {
-        let count = part.slice_count();
-        if (self.slices + count) * SLICE_BYTES > 2 * window {
+        if (self.frames + part.frame_count()) * FRAME_BYTES > 2 * window {
             return false;
         }
         let continues = at > 0 && end(&self.ranges[at - 1]) == seq;
         let mut place = at;
         if continues {
-            if self.ranges[at - 1].1.join(&mut part).is_err() {
+            let range = &mut self.ranges[at - 1].1;
+            let before = range.frame_count();
+            if range.join(&mut part).is_err() {
                 return false;
             }
+            self.frames += range.frame_count() - before;
             place = at - 1;
         } else {
             if self.ranges.len() >= MOST_RANGES || self.ranges.try_reserve(1).is_err() {
                 return false;
             }
+            self.frames += part.frame_count();
             self.ranges.insert(at, (seq, part));
         }
-        self.slices += count;
         // The gap behind it may be closed.
         if let Some(next) = self.ranges.get(place + 1)
             && next.0 == end(&self.ranges[place])
             && let Some((seq, mut next)) = self.ranges.remove(place + 1)
-            && self.ranges[place].1.join(&mut next).is_err()
         {
-            self.ranges.insert(place + 1, (seq, next));
+            let range = &mut self.ranges[place].1;
+            let before = range.frame_count() + next.frame_count();
+            match range.join(&mut next) {
+                Ok(()) => self.frames -= before - range.frame_count(),
+                Err(_) => self.ranges.insert(place + 1, (seq, next)),
+            }
         }
         true
     }
@@ -127,7 +134,7 @@ impl Gaps {
     pub fn take(&mut self, next: Seq) -> Option<Aggregate> {
         self.ranges.front().filter(|range| range.0 <= next)?;
         let (seq, mut data) = self.ranges.pop_front()?;
-        self.slices = self.ranges.iter().map(|range| range.1.slice_count()).sum();
+        self.frames -= data.frame_count();
         let known = next.since(seq) as usize;
         data.clip_front(known.min(data.len()));
         Some(data)
@@ -136,5 +143,49 @@ impl Gaps {
     /// Drops all.
     pub fn clear(&mut self) {
         *self = Gaps::default();
+    }
+}
+
+#[cfg(all(test, not(target_os = "none")))]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use fbuf::Slice;
+    use nucleus::{
+        Frame,
+        frame::{Contents, LARGEST_BLOCK},
+        sim::{below, on_machines_with},
+    };
+
+    /// Ranges come in any order, as parts of frames and of blocks; what they keep is known, and no
+    /// more than the window allows.
+    #[test]
+    fn ranges_count_by_the_frames_that_they_keep() {
+        on_machines_with("gaps", [1], 4096, 20, || {
+            const WINDOW: usize = 128 << 10;
+            let mut gaps = Gaps::default();
+            let mut most = 0;
+            for _ in 0..500 {
+                let mut data = Aggregate::new();
+                for _ in 0..1 + below(3) {
+                    let order = below(LARGEST_BLOCK + 1);
+                    let block = Frame::alloc_block(order, Contents::Zeroed);
+                    let frame = block.or_else(|_| Frame::alloc(Contents::Zeroed)).unwrap();
+                    let len = 1 + below(200);
+                    let at = below(frame.size() - len);
+                    data.append(Slice::part(&frame, at, len)).unwrap();
+                }
+                match below(10) {
+                    0 => drop(gaps.take(Seq(below(20_000) as u32))),
+                    _ => drop(gaps.insert(Seq(1 + below(20_000) as u32), data, WINDOW)),
+                }
+                let kept = gaps.ranges.iter().map(|range| range.1.frame_count());
+                assert_eq!(gaps.frames(), kept.sum::<usize>());
+                assert!(gaps.frames() * FRAME_BYTES <= 2 * WINDOW);
+                most = most.max(gaps.frames());
+            }
+            assert!(most * FRAME_BYTES > WINDOW, "no more than {most} frames");
+        });
     }
 }

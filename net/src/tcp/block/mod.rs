@@ -13,7 +13,6 @@
 
 use abi::Errno;
 use fbuf::Aggregate;
-use nucleus::PAGE_SIZE;
 
 use super::segment::{Flags, Options, Segment, Seq};
 
@@ -487,10 +486,10 @@ impl Block {
         }
     }
 
-    /// Returns how many frames it keeps, about.
+    /// Returns how many frames its slices keep, as far as each keeps its own: those of a block
+    /// where they are a part of one.
     pub fn frames(&self) -> usize {
-        let sent = self.next.since(self.una) as usize / PAGE_SIZE;
-        sent + self.sent.count() + self.gaps.frames()
+        self.sent.frames() + self.gaps.frames()
     }
 
     /// Returns what is left when it is over.

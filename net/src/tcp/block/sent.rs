@@ -62,6 +62,8 @@ pub(super) struct Sent {
     lost: usize,
     /// Pieces that were sent again.
     again: usize,
+    /// The sum of what the pieces' slices keep.
+    frames: usize,
 }
 
 /// Moves the first `n` bytes of `data` to a chain of their own.
@@ -115,6 +117,11 @@ impl Sent {
         self.pieces.iter()
     }
 
+    /// Returns how many frames the slices keep.
+    pub fn frames(&self) -> usize {
+        self.frames
+    }
+
     /// Makes room for a piece.
     ///
     /// # Errors
@@ -126,6 +133,7 @@ impl Sent {
     /// Adds a piece behind all others, for which there is room.
     pub fn push(&mut self, piece: Piece) {
         self.flight += piece.len();
+        self.frames += piece.data.frame_count();
         self.pieces.push_back(piece);
     }
 
@@ -168,7 +176,9 @@ impl Sent {
             if covered < first.len() {
                 // A SYN is a piece of its own; a FIN is the last number.
                 let bytes = (covered as usize).min(first.data.len());
+                self.frames -= first.data.frame_count();
                 first.data.clip_front(bytes);
+                self.frames += first.data.frame_count();
                 first.seq = ack;
                 acked.bytes += bytes;
                 return;
@@ -177,6 +187,7 @@ impl Sent {
             acked.fin |= first.flags.has(Flags::FIN);
             self.lost -= usize::from(first.is_lost);
             self.again -= usize::from(first.is_again);
+            self.frames -= first.data.frame_count();
             self.pieces.pop_front();
         }
     }
@@ -240,6 +251,7 @@ impl Sent {
         if n == 0 || n >= piece.len() as usize {
             return Err(abi::Errno::EINVAL);
         }
+        let before = piece.data.frame_count();
         let front = Piece {
             seq: piece.seq,
             data: split(&mut piece.data, n)?,
@@ -247,6 +259,7 @@ impl Sent {
             ..*piece
         };
         piece.seq = seq;
+        self.frames += front.data.frame_count() + piece.data.frame_count() - before;
         self.lost += usize::from(front.is_lost);
         self.again += usize::from(front.is_again);
         self.pieces.insert(at, front);
