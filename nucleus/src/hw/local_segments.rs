@@ -8,6 +8,7 @@
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
+use super::segment;
 use crate::{OutOfMemory, speculation, try_box};
 
 /// A segment that a 32-bit program has set.
@@ -30,37 +31,36 @@ pub struct Segment {
     pub is_absent: bool,
 }
 
+/// In a descriptor: a bit without a meaning to the CPU.
+const AVAILABLE: u64 = 1 << 52;
+
 impl Segment {
     /// As the CPU wants it: accessed, 32-bit, of programs' privilege. The bit of 64-bit code stays
     /// clear.
     pub(crate) fn encode(&self) -> u64 {
-        let (base, limit) = (u64::from(self.base), u64::from(self.limit & 0xf_ffff));
-        let bit = |set: bool, at: u32| u64::from(set) << at;
-        limit & 0xffff
-            | (base & 0xff_ffff) << 16
+        let bit = |set: bool, bit: u64| if set { bit } else { 0 };
+        segment::place(u64::from(self.base), u64::from(self.limit & 0xf_ffff))
             | 0x71 << 40
-            | bit(self.writable, 41)
-            | bit(self.grows_down, 42)
-            | bit(self.is_code, 43)
-            | bit(!self.is_absent, 47)
-            | (limit >> 16) << 48
-            | bit(self.available, 52)
+            | bit(self.writable, segment::WRITABLE)
+            | bit(self.grows_down, segment::EXPANDS_DOWN)
+            | bit(self.is_code, segment::IS_CODE)
+            | bit(!self.is_absent, segment::PRESENT)
+            | bit(self.available, AVAILABLE)
             | 1 << 54
-            | bit(self.in_pages, 55)
-            | (base >> 24) << 56
+            | bit(self.in_pages, segment::IN_PAGES)
     }
 
     pub(crate) fn decode(descriptor: u64) -> Option<Segment> {
-        let bit = |at: u32| descriptor >> at & 1 != 0;
+        let has = |bit: u64| descriptor & bit != 0;
         (descriptor != 0).then(|| Segment {
-            base: (descriptor >> 16 & 0xff_ffff | descriptor >> 56 << 24) as u32,
-            limit: (descriptor & 0xffff | descriptor >> 48 << 16 & 0xf_0000) as u32,
-            in_pages: bit(55),
-            is_code: bit(43),
-            writable: bit(41),
-            grows_down: bit(42),
-            available: bit(52),
-            is_absent: !bit(47),
+            base: segment::base(descriptor) as u32,
+            limit: segment::limit_in_units(descriptor) as u32,
+            in_pages: has(segment::IN_PAGES),
+            is_code: has(segment::IS_CODE),
+            writable: has(segment::WRITABLE),
+            grows_down: has(segment::EXPANDS_DOWN),
+            available: has(AVAILABLE),
+            is_absent: !has(segment::PRESENT),
         })
     }
 }

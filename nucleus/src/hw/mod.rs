@@ -93,6 +93,15 @@ impl Window {
         self.base != 0
     }
 
+    /// The end if the program's addresses are the linear ones, else 0.
+    #[inline]
+    pub(crate) fn plain_end(self) -> usize {
+        match self.base {
+            0 => self.end,
+            _ => 0,
+        }
+    }
+
     /// The program's address for a linear one that the CPU names; an address that is no program's
     /// for one before the region.
     #[inline]

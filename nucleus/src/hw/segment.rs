@@ -14,10 +14,12 @@ use super::Window;
 
 /// It may be loaded.
 pub(crate) const PRESENT: u64 = 1 << 47;
-const IS_CODE: u64 = 1 << 43;
-/// Of data; of code it means something else.
-const EXPANDS_DOWN: u64 = 1 << 42;
-const IN_PAGES: u64 = 1 << 55;
+pub(crate) const IS_CODE: u64 = 1 << 43;
+/// Of data; of code it means that it is conforming.
+pub(super) const EXPANDS_DOWN: u64 = 1 << 42;
+/// Of data; of code it means that it may be read.
+pub(crate) const WRITABLE: u64 = 1 << 41;
+pub(super) const IN_PAGES: u64 = 1 << 55;
 /// Base and limit in a descriptor, and the unit of the limit.
 const PLACE: u64 = 0xff0f_0000_00ff_ffff | 0xffff << 24 | IN_PAGES;
 /// 32-bit code, and writable data, accessed, of programs' privilege.
@@ -35,7 +37,7 @@ const AROUND: u64 = 4 * PAGE;
 pub(crate) const MOST_TURNS: u32 = 256;
 
 /// The bits of a base and a limit, which has 20 bits in bytes or, with [`IN_PAGES`], in pages.
-fn place(base: u64, limit: u64) -> u64 {
+pub(super) fn place(base: u64, limit: u64) -> u64 {
     limit & 0xffff
         | (base & 0xff_ffff) << 16
         | (limit >> 16 & 0xf) << 48
@@ -59,9 +61,14 @@ fn expands_down(descriptor: u64) -> bool {
     descriptor & (EXPANDS_DOWN | IS_CODE) == EXPANDS_DOWN
 }
 
+/// The limit in a descriptor, in bytes or pages.
+pub(super) fn limit_in_units(descriptor: u64) -> u64 {
+    descriptor & 0xffff | descriptor >> 32 & 0xf_0000
+}
+
 /// The last offset below the limit, in bytes.
 pub(crate) fn limit(descriptor: u64) -> u64 {
-    let limit = descriptor & 0xffff | descriptor >> 32 & 0xf_0000;
+    let limit = limit_in_units(descriptor);
     match descriptor & IN_PAGES != 0 {
         true => limit << 12 | 0xfff,
         false => limit,

@@ -136,8 +136,8 @@ fn load_near_group(cpu: usize, next: &Pmap, is_trusted: impl FnOnce() -> bool) {
 fn load_hardware(cpu: usize, space: Hardware<'_>, is_trusted: impl FnOnce() -> bool) {
     // The tag after the bits: see `tags`.
     let tag = tags::choose(cpu, &space);
-    let [root, user] = space.tops.addresses();
-    machine::load_program_space(root, tag, || user, is_trusted);
+    let tops = space.tops;
+    machine::load_program_space(tops.kernel(), tag, || tops.user(), is_trusted);
     Counter::space_switches.add(1);
     tags::keep(cpu, tag, &space);
 }

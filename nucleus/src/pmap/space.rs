@@ -296,14 +296,19 @@ impl Tops {
         give_table(4, self.root);
     }
 
-    /// The root that the kernel loads, and that under which the program runs.
+    /// The root that the kernel loads.
     #[inline]
-    pub(super) fn addresses(self) -> [PhysAddr; 2] {
-        let user = match self.user_root {
-            NONE => self.root,
-            user => user,
-        };
-        [address(self.root), address(user)]
+    pub(super) fn kernel(self) -> PhysAddr {
+        address(self.root)
+    }
+
+    /// The root under which the program runs.
+    #[inline]
+    pub(super) fn user(self) -> PhysAddr {
+        match self.user_root {
+            NONE => address(self.root),
+            user => address(user),
+        }
     }
 
     /// Replaces an entry of the user half. Returns what it was: accessed if it was by either table.

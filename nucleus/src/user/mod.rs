@@ -78,10 +78,27 @@ struct Linear {
     base: usize,
 }
 
+/// Whether a range is a program's, and its addresses are the linear ones, as they are but in a
+/// region.
+#[inline]
+fn is_plain(at: VirtAddr, len: usize) -> bool {
+    let last = at.0.checked_add(len);
+    last.is_some_and(|last| last <= machine::plain_end())
+}
+
 impl Linear {
     /// Refuses what lies, or reaches, outside a program's part of the address space.
     #[inline]
     fn of(at: VirtAddr, len: usize) -> Result<Linear, BadAddress> {
+        match is_plain(at, len) {
+            true => Ok(Linear { at, base: 0 }),
+            false => Linear::special(at, len),
+        }
+    }
+
+    /// As [`of`](Linear::of), for a program in a region, too.
+    #[inline(never)]
+    fn special(at: VirtAddr, len: usize) -> Result<Linear, BadAddress> {
         let Window { base, end } = machine::window();
         match at.0.checked_add(len) {
             Some(last) if last <= end => Ok(Linear {
@@ -105,35 +122,36 @@ impl Linear {
 /// `to` is valid for writing `len` bytes.
 #[inline]
 unsafe fn copy_in_raw(to: *mut u8, from: VirtAddr, len: usize) -> Result<(), BadAddress> {
-    let Ok(linear) = Linear::of(from, len) else {
-        // SAFETY: the caller's promise; no reference into the scratch space exists.
-        return unsafe { compat_scratch::copy_in(to, from, len) };
-    };
+    if !is_plain(from, len) {
+        // SAFETY: the caller's promise.
+        return unsafe { copy_in_special(to, from, len) };
+    }
     Counter::bytes_copied_in.add(len as u64);
     // SAFETY: `to` by the caller's promise; the program's range was checked.
-    match unsafe { machine::copy_from_user(to, linear.at, len) } {
-        Ok(()) => Ok(()),
-        // SAFETY: a part of the caller's.
-        Err(left) => unsafe { copy_in_rest(to.add(len - left), from + (len - left), left, linear) },
-    }
+    unsafe { machine::copy_from_user(to, from, len) }.map_err(|_| BadAddress)
 }
 
-/// Copies what is left after a fault, if the program has moved.
+/// As [`copy_in_raw`] where the program is in a region, or was until now, or the range is none of
+/// the program's.
 ///
 /// # Safety
 /// As [`copy_in_raw`].
-#[cold]
 #[inline(never)]
-unsafe fn copy_in_rest(
-    to: *mut u8,
-    from: VirtAddr,
-    len: usize,
-    before: Linear,
-) -> Result<(), BadAddress> {
-    match before.has_moved() {
-        // SAFETY: the caller's promise.
-        true => unsafe { copy_in_raw(to, from, len) },
-        false => Err(BadAddress),
+unsafe fn copy_in_special(to: *mut u8, from: VirtAddr, len: usize) -> Result<(), BadAddress> {
+    let mut done = 0;
+    loop {
+        let (to, from, rest) = (to.wrapping_add(done), from + done, len - done);
+        let Ok(linear) = Linear::of(from, rest) else {
+            // SAFETY: the caller's promise; no reference into the scratch space exists.
+            return unsafe { compat_scratch::copy_in(to, from, rest) };
+        };
+        Counter::bytes_copied_in.add(rest as u64);
+        // SAFETY: `to` by the caller's promise; the program's range was checked.
+        match unsafe { machine::copy_from_user(to, linear.at, rest) } {
+            Ok(()) => return Ok(()),
+            Err(left) if linear.has_moved() => done = len - left,
+            Err(_) => return Err(BadAddress),
+        }
     }
 }
 
@@ -143,37 +161,35 @@ unsafe fn copy_in_rest(
 /// `from` is valid for reading `len` bytes.
 #[inline]
 unsafe fn copy_out_raw(to: VirtAddr, from: *const u8, len: usize) -> Result<(), BadAddress> {
-    let Ok(linear) = Linear::of(to, len) else {
-        // SAFETY: as above.
-        return unsafe { compat_scratch::copy_out(to, from, len) };
-    };
-    Counter::bytes_copied_out.add(len as u64);
-    // SAFETY: as above.
-    match unsafe { machine::copy_to_user(linear.at, from, len) } {
-        Ok(()) => Ok(()),
-        // SAFETY: a part of the caller's.
-        Err(left) => unsafe {
-            copy_out_rest(to + (len - left), from.add(len - left), left, linear)
-        },
+    if !is_plain(to, len) {
+        // SAFETY: the caller's promise.
+        return unsafe { copy_out_special(to, from, len) };
     }
+    Counter::bytes_copied_out.add(len as u64);
+    // SAFETY: as in `copy_in_raw`.
+    unsafe { machine::copy_to_user(to, from, len) }.map_err(|_| BadAddress)
 }
 
-/// As [`copy_in_rest`], to the program.
+/// As [`copy_in_special`], to the program.
 ///
 /// # Safety
 /// As [`copy_out_raw`].
-#[cold]
 #[inline(never)]
-unsafe fn copy_out_rest(
-    to: VirtAddr,
-    from: *const u8,
-    len: usize,
-    before: Linear,
-) -> Result<(), BadAddress> {
-    match before.has_moved() {
-        // SAFETY: the caller's promise.
-        true => unsafe { copy_out_raw(to, from, len) },
-        false => Err(BadAddress),
+unsafe fn copy_out_special(to: VirtAddr, from: *const u8, len: usize) -> Result<(), BadAddress> {
+    let mut done = 0;
+    loop {
+        let (to, from, rest) = (to + done, from.wrapping_add(done), len - done);
+        let Ok(linear) = Linear::of(to, rest) else {
+            // SAFETY: as in `copy_in_special`.
+            return unsafe { compat_scratch::copy_out(to, from, rest) };
+        };
+        Counter::bytes_copied_out.add(rest as u64);
+        // SAFETY: as in `copy_in_special`.
+        match unsafe { machine::copy_to_user(linear.at, from, rest) } {
+            Ok(()) => return Ok(()),
+            Err(left) if linear.has_moved() => done = len - left,
+            Err(_) => return Err(BadAddress),
+        }
     }
 }
 
@@ -434,6 +450,18 @@ fn access_word<T>(
     if !at.0.is_multiple_of(4) {
         return Err(BadAddress);
     }
+    match is_plain(at, 4) {
+        true => access(at).map_err(|()| BadAddress),
+        false => access_special_word(at, access),
+    }
+}
+
+/// As [`access_word`] of a program in a region, or of a word that is no program's.
+#[inline(never)]
+fn access_special_word<T>(
+    at: VirtAddr,
+    access: impl Fn(VirtAddr) -> Result<T, ()>,
+) -> Result<T, BadAddress> {
     loop {
         let linear = Linear::of(at, 4)?;
         match access(linear.at) {

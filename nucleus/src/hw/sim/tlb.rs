@@ -202,6 +202,11 @@ pub(crate) fn window() -> Window {
     machine().map_or(Window::ALL, |m| m.cpu().program.get())
 }
 
+/// The end of the addresses of the program that this CPU runs if they are the linear ones, else 0.
+pub(crate) fn plain_end() -> usize {
+    window().plain_end()
+}
+
 /// The machine predicts nothing, and counts how often it is told to forget that.
 pub(crate) fn forget_predictions() {
     Counter::prediction_barriers.add(1);

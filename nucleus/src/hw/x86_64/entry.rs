@@ -1,9 +1,10 @@
-//! The ways into the kernel and back out, in assembly: traps, `syscall`, and [`enter_user`].
+//! The ways into the kernel and back out, in assembly: traps, `syscall`, [`enter_plain`] and
+//! [`enter_other`].
 //!
 //! While a program runs, the stack pointer in this CPU's task state is the address just past the
 //! `ss` field of the program's [`Registers`](crate::hw::registers::Registers): a trap or a system
 //! call pushes the program's registers straight into that structure, takes the kernel's stack
-//! pointer back from the CPU's own data, and returns from `enter_user` as if that had been a
+//! pointer back from the CPU's own data, and returns from `enter_plain` or `enter_other` as if that had been a
 //! function. Traps from kernel code push the same frame onto the kernel stack they find.
 //!
 //! Three traps can come at an instant when the GS base or the stack is not the kernel's (double
@@ -16,7 +17,7 @@
 //! under a root that maps, of the kernel's half, only these pages, the interrupt descriptor table
 //! and the first page of each CPU's [`PerCpu`]; so the CPU's stack pointer is a small stack there,
 //! and what it pushed is copied behind the switch of roots. Without a mitigation none of this runs:
-//! descriptor table and `syscall` lead to the ways above, and `enter_user` was not patched.
+//! descriptor table and `syscall` lead to the ways above, and the ways out were not patched.
 
 use core::arch::global_asm;
 use core::mem::offset_of;
@@ -26,10 +27,9 @@ use super::gdt::{KERNEL_DATA, USER_CODE, USER_CODE_32, USER_DATA};
 use super::mitigations;
 use super::patch::Site;
 use super::percpu::{ENTRY_SP, PerCpu};
-use crate::addr::USER_END;
 use crate::hw::registers::Registers;
 
-/// What `enter_user` gives as the vector when the program executed `syscall`.
+/// What the ways out give as the vector when the program executed `syscall`.
 pub const SYSCALL: u64 = 0x100;
 /// The gate of 32-bit system calls.
 pub const INT_80: u64 = 0x80;
@@ -61,7 +61,6 @@ pub struct Exit {
 
 const WORD: usize = 8;
 const RIP: usize = offset_of!(Registers, rip);
-const CS: usize = offset_of!(Registers, cs);
 const FLAGS: usize = offset_of!(Registers, rflags);
 const SP: usize = offset_of!(Registers, rsp);
 const ORIG_RAX: usize = offset_of!(Registers, orig_rax);
@@ -118,7 +117,7 @@ global_asm!(
     pop rdi
     .endm
 
-    /* The registers that a function leaves as they are, of `enter_user`'s caller. */
+    /* The registers that a function leaves as they are, of the caller of a way out. */
     .macro PUSH_CALLEE_SAVED
     push rbp
     push rbx
@@ -137,9 +136,35 @@ global_asm!(
     pop rbp
     .endm
 
-    /* `sysret` only for what it can do: 64-bit code, rcx and r11 that hold rip and the flags, no
-       trap or resume flag, and an address with which it can't fault after the switch of
-       privilege. Otherwise goes on at `other`. */
+    /* The kernel's side of a way out: its registers and stack pointer, and the address just past
+       the program's in `top`. */
+    .macro LEAVE_KERNEL top
+    PUSH_CALLEE_SAVED
+    mov gs:[{kernel_sp}], rsp
+    lea rax, [rdi + {end}]
+    mov gs:[\top], rax
+    mov rsp, rdi
+    .endm
+
+    /* Where the mitigations want it, the function that follows is patched with a short jump to the
+       jump here. */
+    .macro UNLESS_GUARDED function, guarded
+    .balign 16
+    .skip 11, 0x90
+    .byte 0xe9
+    .long \guarded - . - 4
+    .globl \function
+    .type \function, @function
+\function:
+    .pushsection .patch_sites, "a"
+    .quad \function
+    .quad {site_guard} << 56 | 0x90f9eb
+    .popsection
+    .endm
+
+    /* `sysret` only for what it can do beside 64-bit code with the usual segments at an address
+       with which it can't fault after the switch of privilege: rcx and r11 that hold rip and the
+       flags, and no trap or resume flag. Otherwise goes on at `other`. */
     .macro UNLESS_SYSRET other
     mov rcx, [rsp + {rip}]
     cmp rcx, [rsp + {rcx}]
@@ -147,13 +172,8 @@ global_asm!(
     mov r11, [rsp + {flags}]
     cmp r11, [rsp + {r11}]
     jne \other
-    cmp dword ptr [rsp + {cs}], {user_code}
-    jne \other
     test r11d, 0x10100
     jnz \other
-    movabs rax, {user_end}
-    cmp rcx, rax
-    jae \other
     .endm
 
     /* As POP_REST, but for rcx and r11, which `sysret` takes. */
@@ -373,30 +393,18 @@ syscall_leave_32:
     POP_CALLEE_SAVED
     ret
 
-    .balign 16
-    .skip 11, 0x90
-    .byte 0xe9
-    .long enter_user_guarded - . - 4
-    .globl enter_user_registers
-    .type enter_user_registers, @function
-enter_user_registers:
-    /* Patched: a short jump to the jump above. */
-    .pushsection .patch_sites, "a"
-    .quad enter_user_registers
-    .quad {site_guard} << 56 | 0x90f9eb
-    .popsection
-    PUSH_CALLEE_SAVED
-    mov gs:[{kernel_sp}], rsp
-    lea rax, [rdi + {end}]
-    mov gs:[{entry_sp}], rax
-    mov rsp, rdi
-    UNLESS_SYSRET 1f
+    UNLESS_GUARDED enter_plain_registers, enter_plain_guarded
+    LEAVE_KERNEL {entry_sp}
+    UNLESS_SYSRET enter_by_iret
     POP_REST_FOR_SYSRET
     pop rdi
     mov rsp, [rsp + {sp} - {orig_rax}]
     swapgs
     sysretq
-1:
+
+    UNLESS_GUARDED enter_other_registers, enter_other_guarded
+    LEAVE_KERNEL {entry_sp}
+enter_by_iret:
     POP_ALL
     add rsp, 8
     swapgs
@@ -479,16 +487,12 @@ guarded_syscall_entry_32:
     jmp syscall_leave_32
 
     .balign 16
-    .type enter_user_guarded, @function
-enter_user_guarded:
-    PUSH_CALLEE_SAVED
-    mov gs:[{kernel_sp}], rsp
-    lea rax, [rdi + {end}]
-    mov gs:[{context_end}], rax
-    mov rsp, rdi
+    .type enter_plain_guarded, @function
+enter_plain_guarded:
+    LEAVE_KERNEL {context_end}
     /* No indirect branch and no return follows. */
     CONTROL {program_controls}
-    UNLESS_SYSRET 1f
+    UNLESS_SYSRET enter_by_iret_guarded
     POP_REST_FOR_SYSRET
     mov rdi, [rsp]
     mov gs:[{scratch}], rdi
@@ -499,7 +503,13 @@ enter_user_guarded:
     mov rdi, gs:[{scratch}]
     swapgs
     sysretq
-1:
+
+    .balign 16
+    .type enter_other_guarded, @function
+enter_other_guarded:
+    LEAVE_KERNEL {context_end}
+    CONTROL {program_controls}
+enter_by_iret_guarded:
     POP_REST
     /* At rdi: rdi, orig_rax, and what `iretq` takes. */
     mov rdi, rsp
@@ -582,13 +592,11 @@ clear_selector:
     syscall = const SYSCALL,
     orig_rax = const ORIG_RAX,
     rip = const RIP,
-    cs = const CS,
     flags = const FLAGS,
     sp = const SP,
     rcx = const RCX,
     r11 = const R11,
     end = const END,
-    user_end = const USER_END.0,
     gs_base = const super::cpu::msr::GS_BASE,
 );
 
@@ -601,10 +609,24 @@ unsafe extern "C" {
     fn guarded_syscall_entry();
     fn syscall_entry_32();
     fn guarded_syscall_entry_32();
-    fn enter_user_registers(registers: *mut Registers) -> Exit;
+    fn enter_plain_registers(registers: *mut Registers) -> Exit;
+    fn enter_other_registers(registers: *mut Registers) -> Exit;
 }
 
-/// Runs the program with these registers until it traps, with interrupts off before and after.
+/// Runs the program with these registers until it traps, with interrupts off before and after: in
+/// 64-bit code with the usual segments, by the shortest way.
+///
+/// # Safety
+/// As of [`enter_other`]; the selectors are [`USER_CODE`] and [`USER_DATA`](super::gdt::USER_DATA),
+/// and `rip` is an address of the half that programs have.
+#[inline]
+pub unsafe fn enter_plain(registers: &mut Registers) -> Exit {
+    debug_assert_eq!(core::ptr::from_mut(registers) as usize % 16, 8);
+    // SAFETY: the caller's promise.
+    unsafe { enter_plain_registers(registers) }
+}
+
+/// As [`enter_plain`] with any segments.
 ///
 /// # Safety
 /// Interrupts are off; the current address space is the program's; the code and stack selectors
@@ -612,10 +634,10 @@ unsafe extern "C" {
 /// canonical and within the code segment's limit; `registers` lies at 8 modulo
 /// 16, because the CPU aligns a stack pointer that it takes from the task state.
 #[inline]
-pub unsafe fn enter_user(registers: &mut Registers) -> Exit {
+pub unsafe fn enter_other(registers: &mut Registers) -> Exit {
     debug_assert_eq!(core::ptr::from_mut(registers) as usize % 16, 8);
     // SAFETY: the caller's promise.
-    unsafe { enter_user_registers(registers) }
+    unsafe { enter_other_registers(registers) }
 }
 
 /// Where `syscall` goes.

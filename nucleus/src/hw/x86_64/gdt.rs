@@ -223,19 +223,9 @@ pub fn set_tls(data: &'static PerCpu, descriptors: &[u64; TLS_SEGMENTS]) {
 /// Prepares this CPU's tables for a 32-bit program with these local segments, or for a 64-bit one,
 /// before it loads a selector of the program's. A program in a small space has its region as code
 /// and data, and its local segments are moved there. Interrupts are off, and the segments of the
-/// last program are still those of [`segments_base`](super::percpu::segments_base).
-#[inline(always)]
+/// last program are still those of [`segments_base`](super::percpu::segments_base). Between two
+/// 64-bit programs nothing changes.
 pub fn set_program(data: &'static PerCpu, window: Window, local: Option<&LocalSegments>) {
-    let is_plain = local.is_none() && !window.is_small();
-    if !is_plain || !data.has_plain_program.load(Ordering::Relaxed) {
-        change_program(data, window, local);
-        data.has_plain_program.store(is_plain, Ordering::Relaxed);
-    }
-}
-
-/// As [`set_program`], but for a 64-bit program after another one.
-#[inline(never)]
-fn change_program(data: &'static PerCpu, window: Window, local: Option<&LocalSegments>) {
     let programs = match (window.is_small(), local) {
         (true, _) => segment::of_region(window),
         (false, Some(_)) => [SEGMENTS[PROGRAMS], SEGMENTS[PROGRAMS + 1], 0],

@@ -5,7 +5,7 @@
 //! the firmware tells), `layout` and `space` (the kernel's address space), `percpu`, `gdt`, `idt`
 //! and `entry` (each CPU's data, tables and ways in), `patch` (what the CPU needs), `apic`, `clock`
 //! and `cmos` (interrupts, time). While it runs: `fault` and `irq` (traps and interrupts), `user`,
-//! `fpu`, `copy` and `vdso` (programs and their memory), `window` (short-lived mappings), `direct`
+//! `user_state`, `fpu`, `selectors`, `copy` and `vdso` (programs and their memory), `window` (short-lived mappings), `direct`
 //! (changes of the direct map), `serial`. At the end: `panic`, `backtrace`, `power`.
 
 pub(crate) mod acpi;
@@ -39,11 +39,13 @@ pub(crate) mod percpu;
 pub(crate) mod placement;
 pub(crate) mod port;
 pub(crate) mod power;
+mod selectors;
 pub(crate) mod serial;
 pub(crate) mod space;
 pub(crate) mod start;
 pub(crate) mod tags;
 pub(crate) mod user;
+pub(crate) mod user_state;
 pub(crate) mod vdso;
 pub(crate) mod vectors;
 pub(crate) mod vtd;
@@ -60,7 +62,6 @@ pub(crate) use cpu::{
     write_back_caches,
 };
 pub(crate) use direct::{direct_hide, direct_show, each_kernel_page};
-pub(crate) use fpu::{UserState, save_live as leave_thread};
 pub(crate) use guard::{guard, is_constant, is_unsealed, lets_write, reach_tables};
 pub use identify::{caches, processor};
 pub(crate) use irq::message;
@@ -71,8 +72,8 @@ pub(crate) use mitigations::restrictions;
 pub use mitigations::{bugs, choice_of, vulnerabilities};
 pub(crate) use mitigations::{choice, forget_predictions};
 pub(crate) use percpu::{
-    MAX_COUNTERS, MAX_CPUS, counter_add, counter_read, cpu, cpu_count, preempt, preempt_count,
-    preempt_disable, preempt_enable, reschedule_wanted, set_reschedule, set_task_pointer,
+    MAX_COUNTERS, MAX_CPUS, counter_add, counter_read, cpu, cpu_count, plain_end, preempt,
+    preempt_count, preempt_disable, preempt_enable, reschedule_wanted, set_reschedule, set_task_pointer,
     set_window, task_pointer, window,
 };
 pub(crate) use power::stop;
@@ -82,6 +83,7 @@ pub(crate) use space::{
 };
 pub(crate) use tags::{MOST_TAGS, invalidate_tagged, tags};
 pub(crate) use user::run as run_program;
+pub(crate) use user_state::{UserState, save_live as leave_thread};
 pub(crate) use vdso::{Numbers as VdsoNumbers, image as vdso_image};
 pub(crate) use vectors::{DEVICES, Message};
 pub(crate) use vtd::{

@@ -68,19 +68,21 @@ pub struct PerCpu {
     reschedule: AtomicU32,
     /// The kernel stack pointer while a program runs.
     pub kernel_sp: AtomicUsize,
-    /// The `UserState` that is in this CPU's registers now, or 0; with [`MOVED`] if its segments
-    /// are those of where its program was before.
+    /// The `UserState` that is in this CPU's registers now, or 0; with [`SPECIAL`] and [`MOVED`].
     pub live: AtomicUsize,
     /// The [`Window`] of the program whose address space is loaded.
     window_base: AtomicUsize,
     window_end: AtomicUsize,
+    /// Its end if its base is 0, else 0.
+    plain_end: AtomicUsize,
     /// The base of the window for which the descriptor table and the selectors were loaded.
     segments_base: AtomicUsize,
     /// The stamp of the local segments in this CPU's table, and how many these are.
     pub local_stamp: AtomicU64,
     pub local_used: AtomicUsize,
-    /// The table is that of 64-bit programs.
-    pub has_plain_program: AtomicBool,
+    /// The tables are those of 64-bit programs, and the window is no region: such a program can be
+    /// entered without a look at them.
+    pub is_plain: AtomicBool,
     /// How often the CPU has dropped all translations that are not global.
     flushes: AtomicU64,
     counters: [AtomicU64; MAX_COUNTERS],
@@ -154,10 +156,11 @@ impl PerCpu {
             live: AtomicUsize::new(0),
             window_base: AtomicUsize::new(Window::ALL.base),
             window_end: AtomicUsize::new(Window::ALL.end),
+            plain_end: AtomicUsize::new(Window::ALL.end),
             segments_base: AtomicUsize::new(0),
             local_stamp: AtomicU64::new(0),
             local_used: AtomicUsize::new(0),
-            has_plain_program: AtomicBool::new(false),
+            is_plain: AtomicBool::new(false),
             flushes: AtomicU64::new(0),
             counters: [const { AtomicU64::new(0) }; MAX_COUNTERS],
         }
@@ -226,8 +229,12 @@ pub fn set_cpu_count(count: usize) {
     COUNT.store(count, Ordering::Release);
 }
 
-/// In [`PerCpu::live`]: see there.
+/// In [`PerCpu::live`]: its segments are those of where its program was before.
 pub const MOVED: usize = 1;
+/// In [`PerCpu::live`]: its segments are not those that 64-bit programs have.
+pub const SPECIAL: usize = 2;
+/// All that may stand in [`PerCpu::live`] beside the state.
+pub const MARKS: usize = MOVED | SPECIAL;
 
 /// Where the current task's program is. Its base, and the end that is read after it, may be those
 /// before and after a promotion: the sum is still in no other program's region, since this CPU has
@@ -240,12 +247,23 @@ pub fn window() -> Window {
     }
 }
 
+/// The end of the addresses of the current task's program if they are the linear ones, as they are
+/// but in a region; else 0.
+#[inline]
+pub fn plain_end() -> usize {
+    load!(plain_end, "{}")
+}
+
 /// Sets where the program is whose address space this CPU has just loaded. Interrupts are off.
 #[inline]
 pub fn set_window(window: Window) {
     let this = this();
     this.window_base.store(window.base, Ordering::Relaxed);
     this.window_end.store(window.end, Ordering::Relaxed);
+    this.plain_end.store(window.plain_end(), Ordering::Relaxed);
+    if window.is_small() {
+        this.is_plain.store(false, Ordering::Relaxed);
+    }
     if window.base != this.segments_base.load(Ordering::Relaxed) {
         let live = this.live.load(Ordering::Relaxed);
         if live != 0 {

@@ -3,13 +3,16 @@
 use super::cpu::{self, msr, rflags, write_msr};
 use super::entry::{self, INT_80, SYSCALL};
 use super::fault::{self, vector};
-use super::fpu::UserState;
 use super::gdt::{self, KERNEL_CODE, USER_CODE, USER_CODE_32, USER_DATA};
+use super::user_state::UserState;
 use super::{irq, percpu};
 use crate::VirtAddr;
 use crate::counters::Counter;
 use crate::hw::registers::{Event, Registers};
-use crate::hw::{Window, segment};
+use crate::hw::{Window, segment, segment::WRITABLE};
+
+/// Bits of the addresses of the half that programs have.
+const USER_BITS: u32 = 47;
 
 /// Prepares this CPU for `syscall`.
 pub fn enable_syscall() {
@@ -31,14 +34,12 @@ pub fn enable_syscall() {
     }
 }
 
-/// Makes the flags of registers that came from anywhere safe to enter a program with. Returns
-/// whether all of them are: 64-bit code with the usual segments, of a program that may run it.
+/// Whether registers that came from anywhere, their flags apart, are safe to enter a 64-bit program
+/// with: 64-bit code of the program's half, with the usual segments.
 #[inline]
-fn is_plain(regs: &mut Registers, state: &UserState) -> bool {
-    regs.rflags = regs.rflags & rflags::PROGRAM | rflags::INTERRUPT | 2;
-    (regs.cs, regs.ss) == (u64::from(USER_CODE), u64::from(USER_DATA))
-        && state.local_segments().is_none()
-        && (regs.rip << 16) as i64 >> 16 == regs.rip as i64
+fn is_plain(regs: &Registers) -> bool {
+    let segments = (u64::from(USER_CODE), u64::from(USER_DATA));
+    (regs.cs, regs.ss) == segments && regs.rip >> USER_BITS == 0
 }
 
 /// Makes registers safe that may name other segments, by the descriptors that this CPU has: what
@@ -56,7 +57,6 @@ fn make_safe(regs: &mut Registers) -> Result<(), (u64, u64)> {
     const MASK: u64 = 0x78 << 40;
     const CODE: u64 = 0x78 << 40;
     const DATA: u64 = 0x70 << 40;
-    const WRITABLE: u64 = 1 << 41;
     const LONG: u64 = 1 << 53;
     let this = percpu::this();
     let find = |selector: &mut u64, kind: u64, mask: u64, absent: u64| {
@@ -95,7 +95,7 @@ pub(crate) fn run(
 ) -> Event {
     debug_assert_eq!(percpu::preempt_count(), 0);
     debug_assert!(cpu::irqs_enabled());
-    let is_plain = is_plain(regs, state);
+    regs.rflags = regs.rflags & rflags::PROGRAM | rflags::INTERRUPT | 2;
     cpu::irqs_disable();
     // Comes back with interrupts off and no wish left to reschedule.
     percpu::preempt_program();
@@ -103,17 +103,21 @@ pub(crate) fn run(
         cpu::irqs_enable();
         return Event::Interrupt;
     }
-    state.make_live([regs.fs_base, regs.gs_base], !is_plain);
-    if !is_plain && let Err((vector, code)) = make_safe(regs) {
+    let has_plain_segments = state.make_live([regs.fs_base, regs.gs_base]);
+    let exit = if has_plain_segments && is_plain(regs) {
+        // SAFETY: interrupts are off, the registers are safe, and lie where `UserContext` puts
+        // them; the scheduler loaded the task's address space.
+        unsafe { entry::enter_plain(regs) }
+    } else if let Err((vector, code)) = make_safe(regs) {
         cpu::irqs_enable();
         return Event::Exception {
             vector: vector as u8,
             code,
         };
-    }
-    // SAFETY: interrupts are off, the registers were made safe, and lie where `UserContext` puts
-    // them; the scheduler loaded the task's address space.
-    let exit = unsafe { entry::enter_user(regs) };
+    } else {
+        // SAFETY: as above, made safe.
+        unsafe { entry::enter_other(regs) }
+    };
     match exit.vector {
         SYSCALL => {
             cpu::irqs_enable();

@@ -18,9 +18,8 @@ use crate::hw::x86_64::gdt::{self, USER_CODE, USER_DATA};
 use crate::hw::x86_64::percpu::{self, ENTRY_SP};
 use crate::hw::x86_64::{
     entry::{self, INT_80},
-    fpu,
     idt::{self, Gate, Table},
-    space,
+    space, user_state,
 };
 use crate::pmap::{Pending, PmapRef};
 use crate::{Frame, OutOfMemory, PAGE_SIZE, PhysAddr, Pmap, Prot, VirtAddr, ephemeral};
@@ -231,7 +230,7 @@ fn run(space: &Space, table: &Table, code: usize, rounds: u64) {
     let before = space::current();
     space::load_space(space.root());
     // The program is 64-bit code; the last one may not have been.
-    fpu::save_live();
+    user_state::save_live();
     gdt::set_program(percpu::this(), Window::ALL, None);
     percpu::set_segments_base(Window::ALL.base);
     // SAFETY: the table lives until the kernel's own is loaded again below, and no trap but the
