@@ -37,6 +37,8 @@ fn compile_32(source: &str, header: &str) {
             "-fcf-protection=none",
         ])
         .args(["-nostdlib", "-static", "-Wl,--build-id=none,-z,noexecstack"])
+        // Low enough for a region of any size.
+        .arg("-Wl,-Ttext-segment=0x100000")
         .args([source, "-o"])
         .arg(&program)
         .status()

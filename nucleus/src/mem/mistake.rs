@@ -65,6 +65,9 @@ mistakes! {
     GroupMaskForgotten,
     /// A region is free before what CPUs hold of it is flushed.
     RegionFreedEarly,
+    /// Segments of a program in a region reach a page beyond the first of the region behind, which
+    /// is never mapped.
+    LimitTooWide,
 
     /// `open`: a frame becomes a page table without leaving the domains.
     TableNotWithdrawn,

@@ -29,8 +29,26 @@ const TESTS: &str = "'memory: copy on write' 'memory: random maps' \
      'movement: a pipe, memory that changes' 'causeway: children share'";
 
 /// Options of the kernels in which 32-bit programs attack the limits of their segments, one
-/// guest each.
-const WALLS: &[&[&str]] = &[&["mitigations=off"]];
+/// guest each, and the tests.
+const WALLS: &[(&[&str], &str)] = &[
+    (&["mitigations=off"], "walls"),
+    (
+        &["mitigations=off", "spaces=small", "region=256M"],
+        "'walls: limits'",
+    ),
+    (
+        &["mitigations=off", "spaces=small", "region=64M"],
+        "'walls: limits'",
+    ),
+];
+/// A kernel whose regions' limits are too wide, which the attacks must find: these at least.
+const TOO_WIDE: &[&str] = &[
+    "mitigations=off",
+    "spaces=small",
+    "region=64M",
+    "fault_injection=none:LimitTooWide",
+];
+const FOUND: &[&str] = &["read_ds", "write_es", "store", "code_past", "jump_past"];
 
 /// Runs the group.
 pub fn run(bench: &Bench, report: &mut Report) {
@@ -45,10 +63,11 @@ pub fn run(bench: &Bench, report: &mut Report) {
         });
     }
     if report.wants("bochs: limits of segments, 2 CPUs") {
-        for options in WALLS {
+        for (options, tests) in WALLS {
             let name = format!("bochs: limits of segments, 2 CPUs, {}", options.join(" "));
-            report.run(&name, || walls(bench, options));
+            report.run(&name, || walls(bench, options, tests));
         }
+        report.run("bochs: limits of segments, too wide", || too_wide(bench));
     }
 }
 
@@ -71,10 +90,20 @@ fn small_spaces(bench: &Bench) -> Result<()> {
 }
 
 /// Attacks of 32-bit programs on the limits of their segments end as they must.
-fn walls(bench: &Bench, options: &[&str]) -> Result<()> {
-    let script = "/tests/guest-tests walls && echo passed";
-    let text = boot(bench, 2, options, script)?;
+fn walls(bench: &Bench, options: &[&str], tests: &str) -> Result<()> {
+    let script = format!("/tests/guest-tests {tests} && echo passed");
+    let text = boot(bench, 2, options, &script)?;
     ensure!(text.lines().any(|line| line == "passed"), "{text}");
+    Ok(())
+}
+
+/// The same attacks find a kernel whose limits are too wide.
+fn too_wide(bench: &Bench) -> Result<()> {
+    let text = boot(bench, 2, TOO_WIDE, "/tests/guest-tests 'walls: limits'")?;
+    for attack in FOUND {
+        let found = |line: &str| line.starts_with(attack) && line.contains("in its region ended");
+        ensure!(text.lines().any(found), "no {attack} in: {text}");
+    }
     Ok(())
 }
 

@@ -37,6 +37,17 @@ static u8 *map(u32 bytes) {
     return (u8 *)at;
 }
 
+// Memory of its own at an address.
+static u8 *map_at(u32 at, u32 bytes) {
+    enum { FIXED = 0x10 };
+    struct { u32 argument[6]; } old = {
+        {at, bytes, PROT_ALL, MAP_PRIVATE | MAP_ANONYMOUS | FIXED, -1u, 0},
+    };
+    if (call(90, (u32)&old, 0, 0) != (int)at)
+        leave(90);
+    return (u8 *)at;
+}
+
 static u32 length(const char *text) {
     u32 n = 0;
     while (text[n])

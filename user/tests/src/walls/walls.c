@@ -1,13 +1,14 @@
 // A 32-bit program that tries to get out of its segments, and into 64-bit code.
 //
-// usage: walls [limits] [region] [wide]: runs the attacks of the table below, each in a child, and
+// usage: walls [limits] [region=MIB] [wide]: runs the attacks of the table below, each in a child, and
 // prints those that did not end as they must; the status is their number (100 at most).
 //
 // limits   also those of which QEMU's emulator makes something else: it checks neither limits nor
 //          whether there is a segment, and reads the stack of a far return as the kernel would,
 //          which is forbidden (SMAP)
-// region   the segments that the kernel gives must have a limit, too, which is attacked like that
-//          of a local segment
+// region   the segments that the kernel gives must end with a region of that size, which is attacked
+//          like the limit of a local segment. What leaves a region becomes large and is tried again,
+//          so that these attacks end as they would without a region
 // wide     the local segments are a page longer than the attacks believe, as if the kernel were
 //          wrong: most of them must say so
 
@@ -17,8 +18,9 @@
 // nor changed.
 struct ground {
     u16 data, code;
-    // The last valid offset.
-    u32 limit;
+    // The last valid offset, and the first one behind it where memory may be: a region's first page
+    // is never mapped.
+    u32 limit, past;
 };
 
 static struct ground ground;
@@ -38,7 +40,7 @@ enum { L_DATA, L_CODE, L_ODD };
 #define ATTACK(name, text, ...) \
     static void name(void) { asm volatile(text GO_ON : : __VA_ARGS__ : "memory", "cc"); }
 
-#define PAST ground.limit + 1
+#define PAST ground.past
 
 // Every segment, read and written; cs can't be written.
 ATTACK(read_ds, "movl %1, %%ds\n movb (%0), %%cl", "a"(PAST), "d"((u32)ground.data))
@@ -57,7 +59,7 @@ ATTACK(last_byte, "movl %1, %%fs\n movb %%fs:(%0), %%cl", "a"(ground.limit), "d"
 ATTACK(across, "movl %1, %%fs\n movl %%fs:-2(%0), %%ecx", "a"(PAST), "d"((u32)ground.data))
 ATTACK(far_off, "movl %1, %%fs\n movb %%fs:(%0), %%cl", "a"(0xfffffff0), "d"((u32)ground.data))
 ATTACK(sum, "movl %1, %%fs\n movb %%fs:1(%0,%2,1), %%cl",
-       "a"(ground.limit / 2), "d"((u32)ground.data), "S"(ground.limit - ground.limit / 2))
+       "a"(ground.past / 2), "d"((u32)ground.data), "S"(ground.past - 1 - ground.past / 2))
 // Prefixes: 16-bit addresses, operands of 16 bits, one that 64-bit code takes for more.
 ATTACK(address_16, "movl %1, %%fs\n addr16 movb %%fs:(%%bx), %%cl",
        "b"(PAST), "d"((u32)ground.data))
@@ -70,7 +72,7 @@ ATTACK(exchange_8, "movl %1, %%fs\n cmpxchg8b %%fs:-4(%0)", "D"(PAST), "S"((u32)
 ATTACK(save_state, "movl %1, %%fs\n fxsave %%fs:-0x100(%0)", "D"(PAST), "S"((u32)ground.data))
 ATTACK(save_old, "movl %1, %%fs\n fnsave %%fs:-0x40(%0)", "D"(PAST), "S"((u32)ground.data))
 ATTACK(translate, "movl %1, %%fs\n movb $255, %%al\n fs xlat",
-       "b"(ground.limit - 254), "d"((u32)ground.data))
+       "b"(ground.past - 255), "d"((u32)ground.data))
 // String instructions: upwards, downwards, and around the end of all offsets.
 #define STRING(name, prefix, what, offset, count) \
     ATTACK(name, "movl %3, %%es\n movl %3, %%ds\n " prefix "\n rep " what, \
@@ -323,20 +325,27 @@ static const struct attack {
 };
 
 // Neighbours: programs beside this one, whose memory no attack may change.
-enum { NEIGHBOURS = 3, THEIRS = 64 * PAGE };
+enum { NEIGHBOURS = 3, THEIRS = 64 * PAGE, FIRST = PAGE };
 static u8 theirs[THEIRS];
 
 static void be_neighbour(int until) {
-    u8 byte;
+    u8 byte, *first = map_at(FIRST, PAGE);
     memset(theirs, PATTERN, THEIRS);
+    // What is reached by a limit that is too wide: code that says so, which is read as well.
+    memset(first, PATTERN, PAGE);
+    memcpy(first, through, sizeof through);
     call(READ, until, (u32)&byte, 1);
     for (u32 n = 0; n < THEIRS; n++)
         if (theirs[n] != PATTERN)
+            leave(1);
+    for (u32 n = 0; n < PAGE; n++)
+        if (first[n] != (n < sizeof through ? through[n] : PATTERN))
             leave(1);
     leave(0);
 }
 
 static u32 failures;
+static int is_in_region;
 
 static void attack(const struct attack *it, const char *where) {
     int child = call(FORK, 0, 0, 0);
@@ -353,7 +362,9 @@ static void attack(const struct attack *it, const char *where) {
         changed += arena[n] != PATTERN;
     memset(arena + INSIDE, PATTERN, OUTSIDE);
     int writes_there = it->run == code_across || it->run == code_last_byte;
-    if (end & it->ends && (!changed || writes_there))
+    // Without a region, nothing is mapped there.
+    u32 ends = it->ends | (is_in_region ? PF : 0);
+    if (end & ends && (!changed || writes_there))
         return;
     failures++;
     say(it->name);
@@ -402,18 +413,37 @@ static int is(const char *word, const char *other) {
     return *word == *other;
 }
 
+// The number behind `region=`, in bytes; 0 for another word.
+static u32 region_of(const char *word) {
+    u32 mib = 0;
+    for (const char *name = "region="; *name; name++, word++)
+        if (*word != *name)
+            return 0;
+    for (; *word >= '0' && *word <= '9'; word++)
+        mib = mib * 10 + *word - '0';
+    return mib << 20;
+}
+
 static u32 walls(int count, char **words) {
     u32 limits = 0, region = 0, more = 0;
     for (int n = 1; n < count; n++) {
         limits |= is(words[n], "limits") ? LIMITS : 0;
-        region |= is(words[n], "region");
+        region |= region_of(words[n]);
         more |= is(words[n], "wide") ? PAGE : 0;
     }
     arena = map(INSIDE + OUTSIDE);
     memset(arena + INSIDE, PATTERN, OUTSIDE);
-    int ends[2], neighbours[NEIGHBOURS];
+    int ends[2], neighbours[NEIGHBOURS], gap = -1;
     if (call(PIPE, (u32)ends, 0, 0))
         leave(95);
+    // A child takes the first free region. So this one's is between its parent's and those of the
+    // neighbours, and when it has ended, each attack is made from there.
+    u8 byte;
+    if (region && (gap = call(FORK, 0, 0, 0)) == 0) {
+        call(CLOSE, ends[1], 0, 0);
+        call(READ, ends[0], (u32)&byte, 1);
+        leave(0);
+    }
     for (u32 n = 0; n < NEIGHBOURS; n++) {
         neighbours[n] = call(FORK, 0, 0, 0);
         if (neighbours[n] == 0) {
@@ -422,16 +452,22 @@ static u32 walls(int count, char **words) {
         }
     }
     // The segments that the kernel gives.
-    ground = (struct ground){DATA, CODE_32, limit_of(DATA)};
-    if (ground.limit != -1u)
+    if (region) {
+        call(WRITE, ends[1], (u32)&byte, 1);
+        wait_for(gap);
+        u32 limit = limit_of(DATA), code = limit_of(CODE_32);
+        if (limit != region - 1 || code != limit)
+            failures++, say("the program's segments end at "), say_number(limit), say("\n");
+        ground = (struct ground){DATA, CODE_32, region - 1, region + FIRST};
+        is_in_region = 1;
         attack_all("in its region", REGION, limits);
-    else if (region)
-        failures++, say("the program's segments have no limit\n");
+        is_in_region = 0;
+    }
     // Local ones.
     ground = (struct ground){
         local(L_DATA, (u32)arena, INSIDE - 1 + more, BITS_32),
         local(L_CODE, (u32)arena, INSIDE - 1 + more, BITS_32 | CODE),
-        INSIDE - 1,
+        INSIDE - 1, INSIDE,
     };
     if (!ground.data || !ground.code)
         failures++, say("no local segments\n");
