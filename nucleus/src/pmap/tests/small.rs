@@ -316,6 +316,37 @@ fn copy_and_promote() {
     other.tear_down();
 }
 
+/// A page leaves a space whose end comes before the CPUs are told: the next owner of the region
+/// does not meet what they still hold.
+#[test]
+fn a_region_is_clean_before_it_has_a_new_owner() {
+    on_machines("a region with a new owner", [1, 2], 1024, 12, || {
+        begin();
+        let frames = tagged_frames(2);
+        let [mut pending, mut late] = [Pending::new(), Pending::new()];
+        // Its root stays loaded.
+        let other = small(None);
+        let first = small(Some(&other));
+        first
+            .enter(at(0), &frames[0], READ_WRITE, &mut pending)
+            .unwrap();
+        task::set_pmap(Some(first.clone()));
+        assert_eq!(user::read::<u64>(at(0) + 8), Ok(0));
+        task::set_pmap(Some(other.clone()));
+        page_protect(&frames[0], Prot::empty(), &mut late);
+        first.tear_down();
+        let next = small(Some(&other));
+        next.enter(at(0), &frames[1], READ_WRITE, &mut pending)
+            .unwrap();
+        task::set_pmap(Some(next.clone()));
+        assert_eq!(user::read::<u64>(at(0) + 8), Ok(1));
+        late.flush();
+        task::set_pmap(None);
+        next.tear_down();
+        other.tear_down();
+    });
+}
+
 /// A program that is forked in a small space shares no table with its child.
 #[test]
 fn a_small_spaces_child_gets_nothing_shared() {

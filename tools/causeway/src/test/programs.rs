@@ -98,6 +98,13 @@ pub fn variants(bench: &Bench, report: &mut Report) {
             boot(bench, report, name, 2, options, tests);
         }
     }
+    // There the kernel itself can read a table that a program has laid into its own memory.
+    let name = "a CPU without SMAP";
+    if report.wants(&format!("guest: test programs, {name}")) {
+        let guest = bench.guest(&["/tests/guest-tests", "walls: there are no"]);
+        let guest = guest.words(["-cpu", "max,-smap,-smep"]);
+        finish(report, name, guest.cpus(2).timeout(60));
+    }
     let name = "a CPU with faults";
     if report.wants(&format!("guest: test programs, {name}")) {
         let guest = bench.guest(&[&["/tests/guest-tests"], WAYS].concat());

@@ -7,6 +7,7 @@ pub const TESTS: &[Test] = &[
     ("signals: the signal stack", stack),
     ("signals: registers survive a handler", registers),
     ("signals: exceptions", exceptions),
+    ("signals: a stack segment of its own", stack_segment),
 ];
 
 fn stack() -> Outcome {
@@ -99,5 +100,48 @@ fn exceptions() -> Outcome {
         unsafe { std::arch::asm!("hlt") };
     })?;
     ensure!(fault.is_some_and(|fault| fault.signal == SIGSEGV), fault);
+    Ok(())
+}
+
+/// A frame may name another stack segment, also where all else is as `sysret` leaves it.
+fn stack_segment() -> Outcome {
+    const SET_THREAD_AREA: u32 = 243;
+    /// 32-bit data of all addresses, counted in pages.
+    const FLAGS: u32 = 1 | 16;
+    const STRICT_RESTORE_SS: u64 = 4;
+    static SELECTOR: AtomicUsize = AtomicUsize::new(0);
+    extern "C" fn name_it(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
+        // SAFETY: the kernel gives handlers their context.
+        let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
+        context.uc_flags |= STRICT_RESTORE_SS;
+        let regs = &mut context.uc_mcontext.gregs;
+        regs[libc::REG_RCX as usize] = regs[libc::REG_RIP as usize];
+        regs[libc::REG_R11 as usize] = regs[libc::REG_EFL as usize];
+        let segments = &mut regs[libc::REG_CSGSFS as usize];
+        *segments = *segments & 0xffff_ffff_ffff | (SELECTOR.load(SeqCst) as i64) << 48;
+    }
+    let memory = low_map(PAGE)?.cast::<[u32; 4]>();
+    // SAFETY: the map is longer.
+    unsafe { memory.write([u32::MAX, 0, 0xf_ffff, FLAGS]) };
+    equal!(
+        support::legacy::int80(SET_THREAD_AREA, [memory as usize as u32]),
+        0
+    );
+    // SAFETY: as above; the kernel has written the number.
+    let selector = unsafe { memory.cast::<u32>().read() } as usize * 8 | 3;
+    SELECTOR.store(selector, SeqCst);
+    handle(SIGUSR1, name_it, 0)?;
+    let pid = call!(getpid());
+    let found: u32;
+    // SAFETY: a call that changes no memory of the test's, and whose handler is above.
+    unsafe {
+        std::arch::asm!(
+            "syscall", "mov {found:e}, ss",
+            found = out(reg) found,
+            inlateout("rax") libc::SYS_kill => _,
+            in("rdi") pid, in("rsi") SIGUSR1, out("rcx") _, out("r11") _,
+        );
+    }
+    equal!(found as usize, selector);
     Ok(())
 }
