@@ -3,13 +3,13 @@
 //! Each script of `user/strangers/debian` runs in a root of Debian's packages. Its output and
 //! status must be those in `NAME.out` beside it, which come from Linux in the same virtual machine
 //! with the same root. `causeway test --record debian` writes these files anew with Debian's cloud
-//! kernel. In a root of 32-bit programs some of them print the same.
+//! kernel. In a root of 32-bit programs some of them print the same, in small address spaces, too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::boot::{Bench, finish};
 use super::roots;
@@ -34,6 +34,8 @@ struct System {
     architecture: Architecture,
     /// In pairs that take about the same time, since two guests run at once.
     batches: &'static [Batch],
+    /// The kernels that run them all: names for those with options, and the options.
+    kernels: &'static [Kernel],
     /// Only with `--long`, or when a script of it is named.
     long: bool,
 }
@@ -73,6 +75,18 @@ pub(super) fn folder_of_32_bits() -> Result<PathBuf> {
 /// Scripts that run in one boot, each in a folder of its own.
 type Batch = &'static [&'static str];
 
+/// What is said behind a group's name, and the options.
+type Kernel = (&'static str, &'static str);
+
+/// The kernel without options.
+const DEFAULT: &[Kernel] = &[("", "")];
+/// 32-bit programs in address spaces of their own and in regions, where they print the same.
+const SPACES: &[Kernel] = &[
+    ("", ""),
+    (", regions of 64 MiB", "spaces=small region=64M"),
+    (", regions of 256 MiB", "spaces=small region=256M"),
+];
+
 const SYSTEMS: &[System] = &[
     System {
         name: "debian",
@@ -86,6 +100,7 @@ const SYSTEMS: &[System] = &[
             &["git", "sqlite", "pysqlite"],
             &["redis", "nginx", "python", "archives"],
         ],
+        kernels: DEFAULT,
         long: false,
     },
     System {
@@ -97,6 +112,7 @@ const SYSTEMS: &[System] = &[
             &["bash", "coreutils", "text"],
             &["python", "sqlite", "perl"],
         ],
+        kernels: SPACES,
         long: false,
     },
     System {
@@ -107,6 +123,7 @@ const SYSTEMS: &[System] = &[
                    vim-tiny zip zsh zstd",
         architecture: Architecture::Amd64,
         batches: &[&["more"]],
+        kernels: DEFAULT,
         long: true,
     },
 ];
@@ -227,13 +244,20 @@ fn run_in(
     };
     let linux = options.record.then(|| Linux::find(None)).transpose()?;
     let linux = linux.map(|linux| linux.kernel);
-    for two in batches.chunks(2) {
-        let printed = side_by_side(two, |batch| boot(bench, linux.as_deref(), &archive, batch));
-        for (batch, printed) in two.iter().zip(printed) {
+    let kernels = system.kernels.iter();
+    let boots: Vec<(&Kernel, &Vec<&str>)> = kernels
+        .flat_map(|kernel| batches.iter().map(move |batch| (kernel, batch)))
+        .collect();
+    for two in boots.chunks(2) {
+        let printed = side_by_side(two, |((_, options), batch)| {
+            boot(bench, linux.as_deref(), &archive, options, batch)
+        });
+        for (((kernel, _), batch), printed) in two.iter().zip(printed) {
             if options.record {
                 write(&scripts, batch, &printed?)?;
             } else {
-                judge(report, system.group(), &scripts, batch, printed)?;
+                let group = format!("{}{kernel}", system.group());
+                judge(report, &group, &scripts, batch, printed)?;
             }
         }
     }
@@ -260,17 +284,25 @@ fn boot(
     bench: &Bench,
     linux: Option<&Path>,
     archive: &Path,
+    options: &str,
     batch: &[&str],
 ) -> Result<Vec<Printed>> {
     let begin = Instant::now();
     let command = [&["/bin/bash", "/strangers/prepare"], batch].concat();
     let guest = bench.guest(&command).root(archive).cpus(2).timeout(TIMEOUT);
-    let guest = guest.memory("2G").fast();
+    let guest = guest.memory("2G").option(options).fast();
     let text = match linux {
         None => guest.output()?,
         Some(linux) => on_linux(guest.machine()?, linux, batch)?,
     };
     let time = begin.elapsed();
+    if options.contains("spaces=small") {
+        let joins = text.lines().filter_map(|line| line.strip_prefix("joins "));
+        ensure!(
+            joins.last().is_some_and(|joins| joins != "0"),
+            "no program was small"
+        );
+    }
     batch
         .iter()
         .map(|name| {
