@@ -171,7 +171,10 @@ pub fn parse(line: &str) -> Result<Options, String> {
             // The nucleus has done these before; the other faults do not come here.
             (
                 "fault_injection",
-                Some("slow-calls" | "slow-faults" | "iommu-error" | "iommu-silence"),
+                Some(
+                    "slow-calls" | "slow-faults" | "iommu-error" | "iommu-silence"
+                    | "none:LimitTooWide",
+                ),
             )
             | ("kaslr", Some("on" | "off")) => {}
             (name, value) if let Some(switch) = switches::find(name) => {
