@@ -132,6 +132,7 @@ fn first_of_device() -> u64 {
 /// Everything that a machine's tasks left in the nucleus's global state goes.
 fn reset() {
     crate::sync::parking_lot::reset();
+    crate::sync::section::reset();
     crate::task::reset();
     crate::dev::dma::reset();
     crate::dev::bus_master::reset();

@@ -40,6 +40,12 @@ impl<T: ?Sized> Guarded<T> {
         self.value.get_mut()
     }
 
+    /// Returns where the value is.
+    #[inline]
+    pub(crate) fn pointer(&self) -> *mut T {
+        self.value.get()
+    }
+
     #[cfg(debug_assertions)]
     fn address(&self) -> usize {
         (&raw const self.rank).addr()

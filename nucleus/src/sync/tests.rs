@@ -4,13 +4,13 @@ use std::{
     cell::UnsafeCell,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
 use super::*;
 use crate::{
-    sim::{self, Config, on_many_machines, spawn},
+    sim::{self, Config, on_machines_with, on_many_machines, spawn},
     task,
 };
 
@@ -145,6 +145,14 @@ fn reader_writer_locks_exclude() {
             read_or_write!(lock, fragile, i);
         });
     });
+    on_machines_with("biased rwlock", 1..=8, 256, 30, || {
+        let lock = BiasedRwLock::biased(VNODE, ());
+        contend(lock, WRITES, |lock, fragile, i| match i % 8 {
+            3 | 7 => lock.read_with(|()| fragile.read(false)),
+            5 => (0..16).for_each(|_| drop(lock.read())),
+            _ => read_or_write!(lock, fragile, i),
+        });
+    });
 }
 
 #[test]
@@ -257,6 +265,84 @@ fn orders_allow_release_in_any_order() {
         drop(third);
         drop(a.lock());
     });
+}
+
+/// What a lock leads to; notes its end where its readers look.
+struct Leaf {
+    id: usize,
+    ended: Arc<[AtomicBool]>,
+}
+
+impl Drop for Leaf {
+    fn drop(&mut self) {
+        self.ended[self.id].store(true, Ordering::SeqCst);
+    }
+}
+
+/// Sections borrow what two locks lead to, one in the other, while the outer one's value is
+/// replaced: nothing ends before a section that has borrowed it, and no section sees what was gone
+/// when it began.
+#[test]
+fn sections_keep_what_they_borrow() {
+    const LEAVES: usize = TASKS * ROUNDS * 2 + 2;
+    type Inner = BiasedRwLock<Arc<Leaf>>;
+    on_machines_with("sections", 1..=8, 256, 40, || {
+        let ended: Arc<[AtomicBool]> = (0..LEAVES).map(|_| AtomicBool::new(false)).collect();
+        let ids = Arc::new(AtomicUsize::new(0));
+        let of_ids = (ids.clone(), ended.clone());
+        let leaf = move || {
+            let id = of_ids.0.fetch_add(1, Ordering::SeqCst);
+            let ended = of_ids.1.clone();
+            Arc::new(Leaf { id, ended })
+        };
+        let inner = move || (leaf(), Box::new(Inner::biased(AMAP, leaf())));
+        let outer = Arc::new((BiasedRwLock::biased(MAP, inner()), AtomicUsize::new(0)));
+        for number in 0..TASKS {
+            let (outer, ended, inner) = (outer.clone(), ended.clone(), inner.clone());
+            spawn(move || {
+                for i in 0..ROUNDS {
+                    let (lock, newest) = &*outer;
+                    if (number + i).is_multiple_of(4) {
+                        let mut value = lock.write();
+                        let old = std::mem::replace(&mut *value, inner());
+                        let id = value.0.id;
+                        drop(value);
+                        drop(old);
+                        newest.fetch_max(id, Ordering::SeqCst);
+                    } else if i % 3 == 0 {
+                        // Sections may read it again.
+                        (0..20).for_each(|_| drop(lock.read()));
+                    }
+                    let least = newest.load(Ordering::SeqCst);
+                    let section = ReadSection::enter();
+                    let Some((first, next)) = lock.peek(&section) else {
+                        continue;
+                    };
+                    let first = first.id;
+                    assert!(first >= least, "an old value");
+                    sim::point();
+                    let second = next.peek(&section).map(|leaf| (leaf.id, leaf.clone()));
+                    sim::point();
+                    assert!(!ended[first].load(Ordering::SeqCst), "ended in a section");
+                    drop(section);
+                    sim::point();
+                    if let Some((id, leaf)) = second {
+                        assert!(!ended[id].load(Ordering::SeqCst), "ended with a reference");
+                        drop(leaf);
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_section_in_a_section_is_noticed() {
+    let message = failure_of(|| {
+        let _one = ReadSection::enter();
+        let _other = ReadSection::enter();
+    });
+    assert!(message.contains("read section"), "{message}");
 }
 
 /// With assertions or without them, a task that is pinned is not switched away from.

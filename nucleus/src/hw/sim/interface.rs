@@ -19,6 +19,12 @@ pub(crate) fn cpu() -> usize {
     machine().map_or(0, |m| m.current.get())
 }
 
+/// Whether there is a machine: whether its CPUs are all that run.
+#[inline]
+pub(crate) fn is_running() -> bool {
+    machine().is_some()
+}
+
 /// CPUs of the machine.
 pub(crate) fn cpu_count() -> usize {
     machine().map_or(1, |m| m.cpus.len())

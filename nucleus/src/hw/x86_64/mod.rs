@@ -103,6 +103,12 @@ use crate::PhysAddr;
 #[inline(always)]
 pub(crate) fn point() {}
 
+/// Whether there is a machine: always.
+#[inline(always)]
+pub(crate) const fn is_running() -> bool {
+    true
+}
+
 /// The simulated machine checks that no TLB can still reach the frame; nothing here.
 #[inline(always)]
 pub(crate) fn frame_freed(_frame: PhysAddr) {}
