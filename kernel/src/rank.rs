@@ -32,6 +32,7 @@
 //!                           Card                  a command to a network card
 //!                           HwCost                one task measures the machine at a time
 //!                           EphemeralCaches       all ephemeral mappings are made anew
+//!                           Places                where the walks of a process begin
 //! spinning                  Family -> Signals -> ThreadSignals
 //!                             TimerFile           a timerfd or clock, before what is due
 //!                             Anon                the page of an anon that several amaps refer to
@@ -89,6 +90,8 @@ nucleus::lock_ranks! {
     PRIORITY_INHERITANCE = 62,
     /// The control queue of a network card, for one command.
     CARD = 64,
+    /// The root and working directory of a process.
+    PLACES = 67,
     /// The table of ids and the links between processes, groups and sessions.
     FAMILY = 95,
     /// A process's signals.

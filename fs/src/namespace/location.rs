@@ -19,14 +19,19 @@ impl Location {
     /// Returns its sibling `name`: the entry of that name in the directory by which it was reached,
     /// or the mount over it. `None` without such a name, and for directories.
     pub fn sibling(&self, name: &[u8]) -> Option<Location> {
-        let (parent, _) = self.reached.as_ref()?;
+        let own;
+        let parent = match &self.reached {
+            Some((parent, _)) => parent,
+            None if self.vnode.kind() == Kind::Directory => return None,
+            None => {
+                own = self.vnode.parent()?;
+                &own
+            }
+        };
         let child = cross(&self.mount, parent.lookup(name).ok()?);
         Some(Location {
             mount: child.mount.unwrap_or_else(|| self.mount.clone()),
-            reached: match child.vnode.kind() {
-                Kind::Directory => None,
-                _ => Some((parent.clone(), Name::new(name))),
-            },
+            reached: Name::of(&child.vnode, parent, name),
             vnode: child.vnode,
         })
     }

@@ -1,14 +1,17 @@
 //! The tree of mounts, and paths.
 //!
-//! `tree`: all mounts; `walk`: from a path to a [`Location`](crate::Location); `open`, `change`,
+//! `tree`: all mounts; `walk`: from a path to a [`Location`](crate::Location); `ahead`: the part of
+//! a walk that counts no references; `open`, `change`,
 //! `extended` and `location`: the operations of system calls on paths and locations; `protect`:
 //! what others may not do in directories that everyone may write to; `moving`: directories that get
 //! another parent while a walk must not leave one.
 //!
-//! A walk takes the lock of one directory at a time, for the look-up only, and no lock that all
-//! walks share: mounts are searched only where a vnode's [`MountPoint`](crate::vnode::MountPoint)
-//! says that there may be one.
+//! A walk borrows the directories on its way in a read section, as far as that goes. Then it takes
+//! the lock of one directory at a time, for the look-up only, and no lock that all walks share:
+//! mounts are searched only where a vnode's [`MountPoint`](crate::vnode::MountPoint) says that
+//! there may be one.
 
+mod ahead;
 mod change;
 mod extended;
 mod location;

@@ -12,7 +12,7 @@ use nucleus::{
 use super::moving::Moving;
 use crate::{
     Kind, Location, Mount, MountFlags, MountRequest, Vnode,
-    vnode::{is_below, same_vnode},
+    vnode::{Gathered, is_below, same_vnode},
 };
 
 /// The most mounts. A walk may have to pass all of them where they are stacked.
@@ -57,6 +57,7 @@ impl MountTable {
         self.reserve()?;
         let mount = Mount::new(self.next_id, root, Some(at.clone()), how);
         attach(at, &mount)?;
+        mount.spread();
         self.next_id += 1;
         self.mounts.push(mount.clone());
         Ok(mount)
@@ -82,7 +83,7 @@ fn detach(at: &Location, mount: &Arc<Mount>) {
         .children
         .write()
         .extract_if(.., |(covered, child)| {
-            Arc::ptr_eq(child, mount) && same_vnode(covered, &at.vnode)
+            child.is(mount) && same_vnode(covered, &at.vnode)
         })
         .collect();
     for _ in &gone {
@@ -118,6 +119,7 @@ impl Namespace {
     /// As [`new`](Namespace::new), mounted as `how` says.
     pub fn with_root(root: Arc<dyn Vnode>, how: &MountRequest<'_>) -> Arc<Namespace> {
         let root = Mount::new(1, root, None, how);
+        root.spread();
         Arc::new(Namespace {
             table: Mutex::new(
                 crate::rank::MOUNT,
@@ -204,7 +206,7 @@ impl Namespace {
             let Some((_, parent)) = made
                 .iter()
                 .rev()
-                .find(|(source, _)| Arc::ptr_eq(source, &old_at.mount))
+                .find(|(source, _)| source.is(&old_at.mount))
             else {
                 continue;
             };
@@ -258,7 +260,7 @@ impl Namespace {
         check_attached(at)?;
         let mut up = Some(at.clone());
         while let Some(place) = up {
-            if Arc::ptr_eq(&place.mount, &from.mount) {
+            if place.mount.is(&from.mount) {
                 return Err(Errno::ELOOP);
             }
             up = place.mount.at();
@@ -280,7 +282,7 @@ impl Namespace {
     pub fn pivot(&self, new: &Location, put: &Location) -> Result<Location> {
         let table = self.table.lock();
         let old_root = self.root.lock().clone();
-        if Arc::ptr_eq(&new.mount, &old_root) || Arc::ptr_eq(&put.mount, &old_root) {
+        if new.mount.is(&old_root) || put.mount.is(&old_root) {
             return Err(Errno::EBUSY);
         }
         let covers = new.mount.at().ok_or(Errno::EINVAL)?;
@@ -291,7 +293,7 @@ impl Namespace {
         check_attached(put)?;
         let mut up = Some(put.clone());
         while let Some(place) = &up
-            && !Arc::ptr_eq(&place.mount, &new.mount)
+            && !place.mount.is(&new.mount)
         {
             up = place.mount.at();
         }
@@ -329,17 +331,22 @@ impl Namespace {
             return Err(Errno::EINVAL);
         }
         // One reference is in the table, one with the vnode that it covers, one the caller's.
-        if !lazy && (Arc::strong_count(mount) > 3 || !mount.children.read().is_empty()) {
+        if !lazy && (mount.users() > 3 || !mount.children.read().is_empty()) {
             return Err(Errno::EBUSY);
         }
         if !lazy && let Some(over) = mount.at() {
             // Walks no longer enter it; those that have entered are counted.
             detach(&over, mount);
-            let retired = match Arc::strong_count(mount) <= 2 && mount.children.read().is_empty() {
+            let references = mount.gather();
+            let users = references.as_ref().map_or(0, Gathered::others);
+            let retired = match users <= 2 && mount.children.read().is_empty() {
                 true => mount.root().file_system().map_or(Ok(()), |fs| fs.retire()),
                 false => Err(Errno::EBUSY),
             };
             if let Err(error) = retired {
+                if let Some(references) = references {
+                    mount.scatter(references);
+                }
                 attach(&over, mount)?;
                 return Err(error);
             }
@@ -353,6 +360,8 @@ impl Namespace {
         }
         for mount in &gone {
             mount.attached.store(false, Ordering::Relaxed);
+            // Their counts no longer keep it. The loop's reference does.
+            drop(mount.gather());
             if let Some(at) = mount.at() {
                 detach(&at, mount);
             }
@@ -374,7 +383,7 @@ impl Namespace {
         if !at.is_mount_root() {
             return Err(Errno::EINVAL);
         }
-        if Arc::strong_count(&at.mount) > 3 {
+        if at.mount.users() > 3 {
             return Err(Errno::EBUSY);
         }
         if !at.mount.expiring.swap(true, Ordering::Relaxed) {
@@ -424,5 +433,13 @@ impl Namespace {
             Some(MountLine { mount, at })
         });
         lines.collect()
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        for mount in &self.table.get_mut().mounts {
+            drop(mount.gather());
+        }
     }
 }

@@ -86,7 +86,9 @@ pub(super) struct Component {
     /// Slashes follow it.
     pub(super) slash: bool,
     /// Nothing but slashes follows it.
-    last: bool,
+    pub(super) last: bool,
+    /// Where the next one begins.
+    pub(super) next: usize,
 }
 
 /// The end of a path.
@@ -108,12 +110,14 @@ pub(super) struct Walker<'w> {
     /// The program's path, or the text of a link and what followed it.
     path: Cow<'w, [u8]>,
     /// The offset in `path` of the next component.
-    position: usize,
+    pub(super) position: usize,
     /// Slashes precede `position`.
-    slash: bool,
+    pub(super) slash: bool,
+    /// Where the part by sections has stopped: it would stop there again.
+    pub(super) stopped: Option<usize>,
     links: u32,
     /// `RESOLVE_*` of `openat2`.
-    rules: u32,
+    pub(super) rules: u32,
     /// For a walk that is confined.
     still: Option<Still>,
     mount: Cow<'w, Arc<Mount>>,
@@ -168,6 +172,7 @@ impl<'w> Walker<'w> {
             path: Cow::Borrowed(path),
             position: 0,
             slash: false,
+            stopped: None,
             links: 0,
             mount: Cow::Borrowed(&from.mount),
             vnode: Cow::Borrowed(&from.vnode),
@@ -203,7 +208,7 @@ impl<'w> Walker<'w> {
     /// Returns the walker's position.
     pub(super) fn place(&mut self) -> Location {
         Location {
-            mount: self.mount.as_ref().clone(),
+            mount: self.mount.here(),
             vnode: self.vnode.as_ref().clone(),
             reached: self.reached.take(),
         }
@@ -211,14 +216,25 @@ impl<'w> Walker<'w> {
 
     /// Takes the next component, if there is one.
     fn component(&mut self) -> Result<Option<Component>> {
+        let c = self.component_at(self.position)?;
+        match &c {
+            Some(c) => (self.position, self.slash) = (c.next, c.slash),
+            None => {
+                self.slash |= self.path.len() > self.position;
+                self.position = self.path.len();
+            }
+        }
+        Ok(c)
+    }
+
+    /// Returns the component that begins at this offset of the path, or behind slashes there.
+    pub(super) fn component_at(&self, position: usize) -> Result<Option<Component>> {
         let path = &self.path;
-        let mut start = self.position;
+        let mut start = position;
         while path.get(start) == Some(&b'/') {
             start += 1;
         }
-        self.slash |= start > self.position;
         if start == path.len() {
-            self.position = start;
             return Ok(None);
         }
         let mut end = start;
@@ -232,18 +248,32 @@ impl<'w> Walker<'w> {
         while path.get(next) == Some(&b'/') {
             next += 1;
         }
-        self.position = next;
-        self.slash = next > end;
         Ok(Some(Component {
             start,
             end,
             slash: next > end,
             last: next == path.len(),
+            next,
         }))
+    }
+
+    /// Goes on at `vnode`, in `mount` if that is another one. The path up to `position` leads
+    /// there; a slash precedes that or not.
+    pub(super) fn jump(
+        &mut self,
+        mount: Option<Arc<Mount>>,
+        vnode: Arc<dyn Vnode>,
+        position: usize,
+        slash: bool,
+    ) {
+        self.enter(Child { mount, vnode });
+        self.reached = None;
+        (self.position, self.slash) = (position, slash);
     }
 
     /// Walks all but the last name. The walker is in a searchable directory when a name is left.
     pub(super) fn run(&mut self) -> Result<Last> {
+        self.go_ahead();
         loop {
             let Some(c) = self.component()? else {
                 if self.slash && self.vnode.kind() != Kind::Directory {
@@ -266,7 +296,10 @@ impl<'w> Walker<'w> {
                 _ => {
                     let child = self.look_up(&c)?;
                     match child.vnode.kind() {
-                        Kind::Link => self.follow(&c, &child.vnode)?,
+                        Kind::Link => {
+                            self.follow(&c, &child.vnode)?;
+                            self.go_ahead();
+                        }
                         _ => self.enter(child),
                     }
                 }
@@ -276,6 +309,9 @@ impl<'w> Walker<'w> {
 
     /// Walks to the end.
     pub(super) fn finish(&mut self, follow: bool) -> Result<Location> {
+        if let Some(place) = self.finish_ahead(follow) {
+            return Ok(place);
+        }
         loop {
             let Last::Name(c) = self.run()? else {
                 return Ok(self.place());
@@ -304,12 +340,9 @@ impl<'w> Walker<'w> {
         if c.slash && kind != Kind::Directory {
             return Err(Errno::ENOTDIR);
         }
-        let reached = match kind {
-            Kind::Directory => None,
-            _ => Some((self.vnode.as_ref().clone(), Name::new(self.name(c)))),
-        };
+        let reached = Name::of(&child.vnode, self.vnode(), self.name(c));
         Ok(Some(Location {
-            mount: child.mount.unwrap_or_else(|| self.mount.as_ref().clone()),
+            mount: child.mount.unwrap_or_else(|| self.mount.here()),
             vnode: child.vnode,
             reached,
         }))
@@ -360,7 +393,7 @@ impl<'w> Walker<'w> {
     /// below may have moved.
     fn go_up(&mut self) -> Result<()> {
         loop {
-            if Arc::ptr_eq(&self.mount, &self.walk.root.mount)
+            if self.mount.is(&self.walk.root.mount)
                 && same_vnode(&self.vnode, &self.walk.root.vnode)
             {
                 if self.rules & RESOLVE_BENEATH != 0 {
@@ -405,7 +438,7 @@ impl<'w> Walker<'w> {
             }
             let place = place?;
             if self.rules & SCOPED != 0
-                || self.rules & RESOLVE_NO_XDEV != 0 && !Arc::ptr_eq(&place.mount, &self.mount)
+                || self.rules & RESOLVE_NO_XDEV != 0 && !place.mount.is(&self.mount)
             {
                 return Err(Errno::EXDEV);
             }
@@ -423,8 +456,7 @@ impl<'w> Walker<'w> {
         text.extend_from_slice(rest);
         if text[0] == b'/' {
             if self.rules & RESOLVE_BENEATH != 0
-                || self.rules & RESOLVE_NO_XDEV != 0
-                    && !Arc::ptr_eq(&self.walk.root.mount, &self.mount)
+                || self.rules & RESOLVE_NO_XDEV != 0 && !self.walk.root.mount.is(&self.mount)
             {
                 return Err(Errno::EXDEV);
             }
@@ -434,6 +466,7 @@ impl<'w> Walker<'w> {
         self.path = Cow::Owned(text);
         self.position = 0;
         self.slash = false;
+        self.stopped = None;
         Ok(())
     }
 }

@@ -7,12 +7,16 @@ use alloc::{
 use core::sync::atomic::Ordering;
 
 use abi::{Errno, Result};
-use nucleus::{frame, heap, sync::RwLock};
+use nucleus::{
+    frame, heap,
+    sync::{BiasedRwLock, ReadSection},
+};
 use vm::account;
 
 use super::{
     Payer, Ramfs,
-    node::{Body, Node, TreePlace},
+    names::{Record, TreePlace},
+    node::{Body, Node},
     pay, pay_back, pay_if, payer,
     regular::Regular,
     shared_bytes,
@@ -26,7 +30,7 @@ use crate::{
 /// Entries in the order of their hashes, which are also the cursors of a listing: an entry's cursor
 /// never changes while others come and go.
 pub(super) struct Directory {
-    pub(super) entries: RwLock<Entries>,
+    pub(super) entries: BiasedRwLock<Entries>,
     pub(super) count: EntryCount,
 }
 
@@ -150,14 +154,14 @@ impl Entries {
 impl Directory {
     pub(super) fn new() -> Directory {
         Directory {
-            entries: RwLock::new(crate::rank::DIRECTORY, Entries::default()),
+            entries: BiasedRwLock::new(crate::rank::DIRECTORY, Entries::default()),
             count: EntryCount::new(true),
         }
     }
 
     pub(super) fn lookup(&self, fs: &Ramfs, name: &[u8]) -> Result<Arc<Node>> {
-        let entries = self.entries.read();
-        entries.get(fs, name).cloned().ok_or(Errno::ENOENT)
+        let found = self.entries.read_with(|it| it.get(fs, name).cloned());
+        found.ok_or(Errno::ENOENT)
     }
 
     /// Emits in batches, each gathered under the lock and emitted without it.
@@ -166,13 +170,12 @@ impl Directory {
         let mut from = cursor;
         loop {
             let mut batch = [const { None::<(u64, Arc<[u8]>, u64, Kind)> }; BATCH];
-            {
-                let entries = self.entries.read();
+            self.entries.read_with(|entries| {
                 for (slot, (key, entry)) in batch.iter_mut().zip(entries.map.range(from..)) {
                     let node = &entry.node;
                     *slot = Some((*key, entry.name.clone(), node.inode, node.kind()));
                 }
-            }
+            });
             let mut full = true;
             for slot in batch {
                 let Some((key, name, inode, kind)) = slot else {
@@ -279,21 +282,16 @@ impl Node {
             }
             false => self.drop_name(),
         };
-        let was_here = match &*self.place.lock() {
-            TreePlace::In(parent, own) => {
-                core::ptr::eq(parent.as_ptr(), Arc::as_ptr(directory)) && own == name
-            }
-            _ => false,
-        };
-        if was_here {
-            // With names left, the directory may still refer to the node, so the node must not
-            // refer to the directory.
-            let place = match last {
-                true => TreePlace::Removed(directory.clone(), name.clone()),
-                false => TreePlace::Nowhere,
-            };
-            // Its directory is alive: nothing is freed here.
-            drop(self.set_place(place));
+        let (was_here, old) = self
+            .place
+            .lock()
+            .remove(Arc::as_ptr(directory).cast(), name);
+        // Its directory is alive: nothing is freed here.
+        drop(old);
+        // With names left, the directory may still refer to the node, so the node must not refer to
+        // the directory.
+        if was_here && last {
+            drop(self.set_place(TreePlace::Removed(directory.clone(), name.clone())));
         }
     }
 
@@ -333,6 +331,12 @@ impl Node {
 }
 
 impl vnode::Directory for Node {
+    fn peek<'s>(&'s self, name: &[u8], section: &'s ReadSection) -> Option<&'s dyn Vnode> {
+        let entries = self.as_directory().ok()?.entries.peek(section)?;
+        let node = entries.get(&self.fs, name)?;
+        Some(&**node)
+    }
+
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Vnode>> {
         let found = self.as_directory()?.lookup(&self.fs, name);
         found.map(|node| node as Arc<dyn Vnode>)
@@ -413,7 +417,7 @@ impl vnode::Directory for Node {
             return Err(error);
         }
         node.unnamed.store(false, Ordering::Relaxed);
-        let old = node.set_place(TreePlace::In(self.me.clone(), name));
+        let old = node.place.lock().add(Record::new(&self.me, name));
         drop(entries);
         drop(old);
         node.touch_changed();

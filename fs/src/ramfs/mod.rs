@@ -1,8 +1,8 @@
 //! The in-memory file system.
 //!
-//! `node`: vnodes, their attributes and their names; `directory`: entries; `rename`; `extended`:
-//! extended attributes; `regular`: the data of files, in a page cache whose store is swap: read,
-//! write and mappings use the same frames.
+//! `node`: vnodes and their attributes; `names`: the names that they know; `directory`: entries;
+//! `rename`; `extended`: extended attributes; `regular`: the data of files, in a page cache whose
+//! store is swap: read, write and mappings use the same frames.
 //!
 //! Locks: [`RENAME`](crate::rank::RENAME) (moves between directories) -> `Directory` (entries) ->
 //! `Vnode` (writers and truncation of a file) -> the object's own. Attributes are atomics. The
@@ -10,6 +10,7 @@
 
 mod directory;
 mod extended;
+mod names;
 mod node;
 mod options;
 mod regular;

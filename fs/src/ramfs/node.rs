@@ -22,6 +22,7 @@ use super::{
     BLOCKS_PER_PAGE, ENTRY_SIZE, LINK_MAX, Payer, Ramfs, SHORT_LINK_MAX,
     directory::{Directory, MAP_NODE_BYTES},
     extended::Extended,
+    names::{Record, TreePlace},
     now, pay_back,
     regular::Regular,
 };
@@ -78,17 +79,6 @@ pub(super) enum Body {
     Socket,
     CharDevice(u64),
     BlockDevice(u64),
-}
-
-/// The parent and name of a node: those added last, if it has several names.
-pub(super) enum TreePlace {
-    /// The root, nodes that never had a name, and those that lost the recorded name but have
-    /// others.
-    Nowhere,
-    /// An entry of a directory, which owns the node.
-    In(Weak<Node>, Arc<[u8]>),
-    /// The last name was removed; now the node owns the directory, so that ".." still leads there.
-    Removed(Arc<Node>, Arc<[u8]>),
 }
 
 impl Body {
@@ -175,7 +165,7 @@ impl Node {
             place: SpinLock::new(
                 Rank::Leaf,
                 match place {
-                    Some((parent, name)) => TreePlace::In(parent.clone(), name),
+                    Some((parent, name)) => TreePlace::In(Record::new(parent, name), None),
                     None => TreePlace::Nowhere,
                 },
             ),
@@ -265,7 +255,7 @@ impl Node {
     pub(super) fn up(&self) -> Option<Arc<Node>> {
         match &*self.place.lock() {
             TreePlace::Nowhere => None,
-            TreePlace::In(parent, _) => parent.upgrade(),
+            TreePlace::In(first, _) => first.parent.upgrade(),
             TreePlace::Removed(parent, _) => Some(parent.clone()),
         }
     }
@@ -329,9 +319,9 @@ impl Vnode for Node {
     fn place(&self) -> Option<Place> {
         match &*self.place.lock() {
             TreePlace::Nowhere => None,
-            TreePlace::In(parent, name) => Some(Place {
-                parent: parent.upgrade()?,
-                name: name.clone(),
+            TreePlace::In(first, _) => Some(Place {
+                parent: first.parent.upgrade()?,
+                name: first.name.clone(),
                 removed: false,
             }),
             TreePlace::Removed(parent, name) => Some(Place {
@@ -344,6 +334,14 @@ impl Vnode for Node {
 
     fn parent(&self) -> Option<Arc<dyn Vnode>> {
         self.up().map(|up| up as Arc<dyn Vnode>)
+    }
+
+    fn counted(&self) -> Option<Arc<dyn Vnode>> {
+        self.me.upgrade().map(|node| node as Arc<dyn Vnode>)
+    }
+
+    fn goes_by(&self, directory: &dyn Vnode, name: &[u8]) -> bool {
+        Node::goes_by(self, core::ptr::from_ref(directory).cast(), name)
     }
 
     fn mount_point(&self) -> Option<&MountPoint> {

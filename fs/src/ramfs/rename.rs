@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 
 use abi::raw::general::RENAME_WHITEOUT;
 use abi::{Errno, Result};
-use nucleus::sync::{RwLock, WriteGuard};
+use nucleus::sync::{BiasedRwLock, WriteGuard};
 
 use crate::{
     Credentials, Vnode,
@@ -14,7 +14,8 @@ use crate::{
 
 use super::{
     directory::{Directory, Entries, Entry, entry_name},
-    node::{Body, Node, TreePlace},
+    names::Record,
+    node::{Body, Node},
     payer,
 };
 
@@ -24,7 +25,7 @@ fn lock<'a>(from: &'a Directory, to: &'a Directory) -> Pair<'a> {
     if core::ptr::eq(from, to) {
         return Pair::Same(from.entries.write());
     }
-    let (from, to) = RwLock::write_pair(&from.entries, &to.entries);
+    let (from, to) = BiasedRwLock::write_pair(&from.entries, &to.entries);
     Pair::Two(from, to)
 }
 
@@ -149,9 +150,16 @@ impl Node {
             self.links.fetch_sub(1, Ordering::Relaxed);
             to.links.fetch_add(1, Ordering::Relaxed);
         }
-        // Its old directory is alive: nothing is freed here.
-        drop(source.set_place(TreePlace::In(to.me.clone(), new_name)));
+        self.moved(source, name, Record::new(&to.me, new_name));
         old
+    }
+
+    /// Notes that the name of `node` in this directory has become another one.
+    fn moved(&self, node: &Node, name: &[u8], new: Record) {
+        let here = core::ptr::from_ref(self).cast();
+        let old = node.place.lock().rename(here, name, new);
+        // Both directories are alive: nothing is freed here.
+        drop(old);
     }
 
     /// Exchanges the nodes of two names.
@@ -165,9 +173,8 @@ impl Node {
         let here = pair.from().replace(&self.fs, name, target.clone());
         let there = pair.to().replace(&self.fs, to_name, source.clone());
         if let (Some((here, _)), Some((there, _))) = (here, there) {
-            // Both directories are alive: nothing is freed here.
-            drop(target.set_place(TreePlace::In(self.me.clone(), here)));
-            drop(source.set_place(TreePlace::In(to.me.clone(), there)));
+            to.moved(&target, to_name, Record::new(&self.me, here));
+            self.moved(&source, name, Record::new(&to.me, there));
         }
         let moves = [(&source, self, to), (&target, to, self)];
         for (_, old, new) in moves.iter().filter(|(node, ..)| node.is_directory()) {

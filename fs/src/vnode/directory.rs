@@ -11,6 +11,7 @@ use abi::{
     Errno, Result,
     raw::general::{RENAME_EXCHANGE, RENAME_NOREPLACE, S_ISGID},
 };
+use nucleus::sync::ReadSection;
 
 use super::{Credentials, Kind, Vnode};
 
@@ -56,6 +57,14 @@ pub trait Directory {
     /// Looks a name up (never "." or "..").
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Vnode>> {
         Err(Errno::ENOTDIR)
+    }
+
+    /// Looks a name up in a read section, for as long as that lasts: without a lock or a reference.
+    /// `None` if there is none, or if it must be [looked up](Directory::lookup). The attributes of
+    /// both vnodes, and their permissions, can be read in a section, and
+    /// [`counted`](Vnode::counted) returns a reference to the result.
+    fn peek<'s>(&'s self, name: &[u8], section: &'s ReadSection) -> Option<&'s dyn Vnode> {
+        None
     }
 
     /// Creates an entry; `EEXIST` if there is one of this name.

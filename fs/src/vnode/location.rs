@@ -9,12 +9,13 @@ use super::{Attributes, Kind, Mount, MountFlags, OpenFlags, Place, Vnode};
 /// A vnode reached through a mount, as `dirfd`, `cwd`, `root` and open files hold it.
 ///
 /// A directory knows its own parent and name; any other vnode may have several names, so the
-/// location has the one by which it was reached. Renames above it show at once.
+/// location has the one by which it was reached, unless the vnode [goes by](Vnode::goes_by) it.
+/// Renames above it show at once.
 #[derive(Clone)]
 pub struct Location {
     pub(crate) mount: Arc<Mount>,
     pub(crate) vnode: Arc<dyn Vnode>,
-    /// The directory and the name by which it was reached, unless it is a directory.
+    /// The directory and the name by which it was reached, unless the vnode knows it.
     pub(crate) reached: Option<(Arc<dyn Vnode>, Name)>,
 }
 
@@ -38,6 +39,17 @@ impl Name {
             }
             None => Name::Long(name.into()),
         }
+    }
+
+    /// Returns the directory and the name by which a location has to remember that `vnode` was
+    /// reached.
+    pub(crate) fn of(
+        vnode: &Arc<dyn Vnode>,
+        directory: &Arc<dyn Vnode>,
+        name: &[u8],
+    ) -> Option<(Arc<dyn Vnode>, Name)> {
+        let is_known = vnode.kind() == Kind::Directory || vnode.goes_by(&**directory, name);
+        (!is_known).then(|| (directory.clone(), Name::new(name)))
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -94,7 +106,7 @@ impl Location {
 
     /// Tells whether both are the same location.
     pub fn same(&self, other: &Location) -> bool {
-        Arc::ptr_eq(&self.mount, &other.mount) && same_vnode(&self.vnode, &other.vnode)
+        self.mount.is(&other.mount) && same_vnode(&self.vnode, &other.vnode)
     }
 
     /// Fails on a read-only mount.
@@ -206,7 +218,7 @@ impl Location {
         loop {
             if let Some(root) = root
                 && same_vnode(&vnode, &root.vnode)
-                && Arc::ptr_eq(&mount, &root.mount)
+                && mount.is(&root.mount)
             {
                 climb.reached_root = true;
                 return climb;

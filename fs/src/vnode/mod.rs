@@ -46,7 +46,8 @@ pub use file_system::{FileSystem, Space};
 pub use location::Location;
 pub(crate) use location::{Name, same_vnode};
 pub(crate) use mapped::Mapped;
-pub use mount::{Mount, MountFlags, MountRequest};
+pub(crate) use mount::Gathered;
+pub use mount::{Mount, MountFlags, MountRequest, Mounted};
 pub use open_file::{Asynchronous, File, Linger, OpenFlags, Ready};
 pub(crate) use ownership::{drop_capabilities, hold_ownership};
 
@@ -145,6 +146,18 @@ pub trait Vnode: Any + Send + Sync + Directory + FileData {
     /// Returns the directory that holds this one; `None` for the root of a file system.
     fn parent(&self) -> Option<Arc<dyn Vnode>> {
         self.place().map(|place| place.parent)
+    }
+
+    /// Tells whether [`place`](Vnode::place) is this name of its own, and remains so wherever the
+    /// name goes.
+    fn goes_by(&self, directory: &dyn Vnode, name: &[u8]) -> bool {
+        false
+    }
+
+    /// Returns a reference to it, for a caller that has borrowed it from its directory
+    /// ([`peek`](Directory::peek)).
+    fn counted(&self) -> Option<Arc<dyn Vnode>> {
+        None
     }
 
     /// Returns the count of mounts on it; `None` if it can't be mounted on.

@@ -1,6 +1,7 @@
 //! Mounts: file systems over vnodes of others.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use abi::{
@@ -11,7 +12,10 @@ use abi::{
     },
 };
 use bitflags::bitflags;
-use nucleus::sync::{CpuRwLock, Rank, SpinLock};
+use nucleus::{
+    sync::{BiasedRwLock, OnceArc, Rank, ReadSection, SpinLock},
+    task::{self, MAX_CPUS},
+};
 
 use super::{Location, Vnode, location::same_vnode};
 
@@ -68,8 +72,48 @@ impl MountFlags {
     }
 }
 
-/// A mounted file system, or part of one.
+/// References to a mount that are counted together: those that one CPU makes, in a cache line of
+/// their own, or the first ones. Any of them stands for the mount.
+///
+/// So that files opened on several CPUs share no count, a location takes a reference from the CPU
+/// where it is made ([`here`](Mount::here)). Whoever must know the number of all references gathers
+/// them first: from then on each is copied where it is counted, and none moves from a count that
+/// was not added yet to one that was.
+#[repr(align(64))]
 pub struct Mount {
+    /// That CPU.
+    cpu: usize,
+    mounted: Arc<Mounted>,
+}
+
+impl Deref for Mount {
+    type Target = Mounted;
+    #[inline]
+    fn deref(&self) -> &Mounted {
+        &self.mounted
+    }
+}
+
+/// The first references to a mount, which no CPU makes.
+const FIRST: usize = MAX_CPUS;
+
+/// The references to a mount by CPU, and the first.
+type ByCpu = Box<[OnceArc<Mount>; MAX_CPUS + 1]>;
+
+/// The references to a mount that is no longer entered, gathered in one place.
+pub(crate) struct Gathered(ByCpu);
+
+impl Gathered {
+    /// Returns how many others there are.
+    pub fn others(&self) -> usize {
+        let all = self.0.iter().filter_map(OnceArc::get_arc);
+        // Without the two here.
+        all.map(|it| Arc::strong_count(&it) - 2).sum()
+    }
+}
+
+/// A mounted file system, or part of one.
+pub struct Mounted {
     id: u64,
     root: Arc<dyn Vnode>,
     /// The mount point; `None` for the root mount and internal ones. Changes under the table's
@@ -85,7 +129,9 @@ pub struct Mount {
     /// It was marked by `MNT_EXPIRE` and not used since.
     pub(crate) expiring: AtomicBool,
     /// The mounts on vnodes of this mount, with the vnode; the last one on a vnode is on top.
-    pub(crate) children: CpuRwLock<Vec<(Arc<dyn Vnode>, Arc<Mount>)>>,
+    pub(crate) children: BiasedRwLock<Vec<(Arc<dyn Vnode>, Arc<Mount>)>>,
+    /// `None` while it is in no tree or gathered: references are copied where they are counted.
+    by_cpu: BiasedRwLock<Option<ByCpu>>,
 }
 
 /// The parameters of a mount.
@@ -123,7 +169,7 @@ impl Mount {
         if let Some(fs) = root.file_system() {
             fs.mounted();
         }
-        Arc::new(Mount {
+        let mounted = Arc::new(Mounted {
             id,
             root,
             at: SpinLock::new(Rank::Leaf, at),
@@ -133,8 +179,61 @@ impl Mount {
             flags: AtomicU32::new(how.flags.bits()),
             attached: AtomicBool::new(true),
             expiring: AtomicBool::new(false),
-            children: CpuRwLock::new(crate::rank::COVERED, Vec::new()),
+            children: BiasedRwLock::new(crate::rank::COVERED, Vec::new()),
+            by_cpu: BiasedRwLock::biased(crate::rank::COVERED, None),
+        });
+        Arc::new(Mount {
+            cpu: FIRST,
+            mounted,
         })
+    }
+
+    /// Has each CPU count its own references from now on. The caller, who has the first reference,
+    /// gathers them before it gives that up: until then they keep the mount.
+    pub(crate) fn spread(self: &Arc<Mount>) {
+        let by_cpu: ByCpu = Box::new([const { OnceArc::new() }; MAX_CPUS + 1]);
+        by_cpu[FIRST].get_or_insert(|| self.clone());
+        *self.by_cpu.write() = Some(by_cpu);
+    }
+
+    /// Returns a reference that this CPU counts.
+    pub(crate) fn here(self: &Arc<Mount>) -> Arc<Mount> {
+        let cpu = task::cpu();
+        if self.cpu == cpu {
+            return self.clone();
+        }
+        let find = |by_cpu: &Option<ByCpu>| by_cpu.as_ref().map(|all| all[cpu].get_arc());
+        match self.by_cpu.read_with(find) {
+            Some(Some(own)) => own,
+            Some(None) => self.first_here(cpu),
+            None => self.clone(),
+        }
+    }
+
+    /// As [`here`](Mount::here), in a section; `None` if that cannot be done in one.
+    pub(crate) fn here_in(self: &Arc<Mount>, section: &ReadSection) -> Option<Arc<Mount>> {
+        let cpu = task::cpu();
+        match self.cpu == cpu {
+            true => Some(self.clone()),
+            false => self.by_cpu.peek(section)?.as_ref()?[cpu].get_arc(),
+        }
+    }
+
+    #[cold]
+    fn first_here(self: &Arc<Mount>, cpu: usize) -> Arc<Mount> {
+        let mounted = self.mounted.clone();
+        let new = Arc::new(Mount { cpu, mounted });
+        let add = |by_cpu: &Option<ByCpu>| {
+            let own = &by_cpu.as_ref()?[cpu];
+            own.get_or_insert(|| new.clone());
+            own.get_arc()
+        };
+        self.by_cpu.read_with(add).unwrap_or_else(|| self.clone())
+    }
+
+    /// Tells whether both are references to one mount.
+    pub(crate) fn is(&self, other: &Mount) -> bool {
+        Arc::ptr_eq(&self.mounted, &other.mounted)
     }
 
     /// Creates an internal mount, which is in no tree, for vnodes without a path.
@@ -149,6 +248,28 @@ impl Mount {
     /// Returns a location in no tree, for a vnode without a name.
     pub fn nameless(vnode: Arc<dyn Vnode>, fstype: &'static str) -> Location {
         Location::of_mount(&Mount::internal(vnode, fstype))
+    }
+}
+
+impl Mounted {
+    /// Returns how many references there are, about.
+    pub(crate) fn users(&self) -> usize {
+        self.by_cpu.read_with(|by_cpu| {
+            let all = by_cpu.iter().flat_map(|all| all.iter());
+            let all = all.filter_map(OnceArc::get_arc);
+            all.map(|it| Arc::strong_count(&it) - 2).sum()
+        })
+    }
+
+    /// Has references copied where they are counted, from now on, and returns all counts; `None`
+    /// if that is so already.
+    pub(crate) fn gather(&self) -> Option<Gathered> {
+        self.by_cpu.write().take().map(Gathered)
+    }
+
+    /// Undoes [`gather`](Mounted::gather).
+    pub(crate) fn scatter(&self, gathered: Gathered) {
+        *self.by_cpu.write() = Some(gathered.0);
     }
 
     /// Returns its root.
@@ -230,16 +351,15 @@ impl Mount {
     /// Returns the topmost mount on `vnode` of this mount. To be called only where the vnode's
     /// mount point is covered.
     pub(crate) fn over(&self, vnode: &Arc<dyn Vnode>) -> Option<Arc<Mount>> {
-        let children = self.children.read();
-        let over = children
-            .iter()
-            .rev()
-            .find(|(covered, _)| same_vnode(covered, vnode));
-        over.map(|(_, mount)| mount.clone())
+        self.children.read_with(|children| {
+            let mut over = children.iter().rev();
+            let over = over.find(|(covered, _)| same_vnode(covered, vnode));
+            over.map(|(_, mount)| mount.clone())
+        })
     }
 }
 
-impl Drop for Mount {
+impl Drop for Mounted {
     /// The mount point may be on a mount that has no other owner, and so on down a stack of any
     /// height: a loop drops them, not recursion.
     fn drop(&mut self) {
@@ -248,7 +368,8 @@ impl Drop for Mount {
         }
         let mut at = self.at.get_mut().take();
         while let Some(Location { mount, .. }) = at {
-            at = Arc::into_inner(mount).and_then(|mut mount| mount.at.get_mut().take());
+            let mounted = Arc::into_inner(mount).and_then(|mount| Arc::into_inner(mount.mounted));
+            at = mounted.and_then(|mut mounted| mounted.at.get_mut().take());
         }
     }
 }

@@ -128,6 +128,11 @@ impl Both {
                 let follow = self.random.below(2) == 0;
                 let expected = self.model.resolve(&a, follow);
                 let got = self.with_walk(|walk| walk.resolve(&a, follow));
+                let shown = self.with_walk(|walk| walk.attributes(&a, follow));
+                let inode = |it: fs::Attributes| it.inode;
+                let of_place = |place: &fs::Location| place.attributes().map(inode);
+                let found = got.as_ref().map_err(|error| *error).and_then(of_place);
+                assert_eq!(shown.map(inode), found, "attributes {show}");
                 match (got, expected) {
                     (Ok(place), Ok(node)) => self.same(&place, node, &show),
                     (got, expected) => {

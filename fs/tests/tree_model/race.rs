@@ -2,14 +2,14 @@
 //! everything comes back.
 
 use std::sync::{
-    Arc,
+    Arc, Mutex, Weak,
     atomic::{AtomicBool, Ordering},
 };
 
 use abi::{Errno, raw::general::O_APPEND};
 use fbuf::{BytesSink, BytesSource};
 use fs::{
-    Credentials, File, Kind, Namespace, OpenFlags, Vnode,
+    Credentials, File, Kind, MountRequest, Namespace, OpenFlags, Vnode,
     ramfs::{self, Options},
     vnode::Make,
 };
@@ -138,6 +138,137 @@ fn a_listing_shows_what_is_there_all_the_time_once() {
             seen.dedup();
             assert_eq!(seen.len(), 62);
         });
+    });
+}
+
+/// Walks that borrow what they pass, while that is removed, renamed, linked, mounted over and
+/// unmounted: each finds a file or a directory, or nothing, and nothing is kept.
+#[test]
+fn walks_go_on_while_their_way_changes() {
+    const PATHS: [&[u8]; 6] = [
+        b"/a/b/f",
+        b"/a/c/f",
+        b"/a/b/g",
+        b"/z/b/f",
+        b"/a/b",
+        b"/a/./c/g",
+    ];
+    support::on_machines(24, 6, |seed| {
+        let namespace = Namespace::new(ramfs::root(Options::default()), "rootfs");
+        let free_files = |root: &Arc<dyn Vnode>| root.space().free_files;
+        let at_first = free_files(namespace.root().vnode());
+        let ended = Arc::new(AtomicBool::new(false));
+        let covers = Arc::new(Mutex::new(Vec::new()));
+        let shared = (namespace.clone(), ended.clone(), covers.clone());
+        in_tasks(4, move |i| {
+            let (namespace, ended, covers) = &shared;
+            let mut random = Random::new(seed * 16 + i as u64);
+            if i == 0 {
+                with_walk(namespace, |walk| {
+                    for path in [b"/a".as_slice(), b"/a/b"] {
+                        walk.make(path, Make::Directory, 0o755).unwrap();
+                    }
+                });
+                for _ in 0..60 {
+                    change_the_way(&mut random, namespace, covers);
+                    // Others look meanwhile, and directories become biased.
+                    (0..random.below(4)).for_each(|_| task::yield_now());
+                }
+                ended.store(true, Ordering::SeqCst);
+            }
+            while !ended.load(Ordering::SeqCst) {
+                let path = PATHS[random.below(PATHS.len())];
+                let found = with_walk(namespace, |walk| {
+                    let place = walk.resolve(path, true);
+                    let shown = place.and_then(|place| {
+                        place.path(walk.root);
+                        place.attributes()
+                    });
+                    [shown, walk.attributes(path, true)]
+                });
+                for found in found {
+                    let kind = found.map(|it| it.kind);
+                    let is_file = matches!(path.last(), Some(b'f' | b'g'));
+                    let expected = [Kind::Directory, Kind::Regular][usize::from(is_file)];
+                    assert!(
+                        kind == Ok(expected) || kind == Err(Errno::ENOENT),
+                        "{kind:?}"
+                    );
+                }
+                task::yield_now();
+            }
+        });
+        while let Ok(place) = with_walk(&namespace, |walk| walk.resolve(b"/a/b", true))
+            && place.is_mount_root()
+        {
+            namespace.unmount(&place, false).unwrap();
+        }
+        assert!(
+            covers
+                .lock()
+                .unwrap()
+                .iter()
+                .all(|it| it.strong_count() == 0)
+        );
+        with_walk(&namespace, |walk| {
+            for path in [b"/a/b/f".as_slice(), b"/a/b/g"] {
+                let _ = walk.remove(path, false);
+            }
+            for path in [b"/a/b".as_slice(), b"/a"] {
+                walk.remove(path, true).unwrap();
+            }
+        });
+        assert_eq!(free_files(namespace.root().vnode()), at_first);
+    });
+}
+
+/// Does something to `/a`, `/a/b` or a file there, and undoes it where it is about a directory.
+fn change_the_way(
+    random: &mut Random,
+    namespace: &Namespace,
+    covers: &Mutex<Vec<Weak<dyn Vnode>>>,
+) {
+    with_walk(namespace, |walk| {
+        let rename = |from: &[u8], to: &[u8]| walk.rename(from, walk, to, 0);
+        match random.below(6) {
+            0 => {
+                rename(b"/a/b", b"/a/c").unwrap();
+                task::yield_now();
+                rename(b"/a/c", b"/a/b").unwrap();
+            }
+            1 => {
+                rename(b"/a", b"/z").unwrap();
+                task::yield_now();
+                rename(b"/z", b"/a").unwrap();
+            }
+            2 => _ = walk.open(b"/a/b/f", FLAGS, 0o644).unwrap(),
+            // There may be none.
+            3 => {
+                _ = walk
+                    .remove(b"/a/b/f", false)
+                    .and_then(|()| rename(b"/a/b/g", b"/a/b/f"))
+            }
+            4 => {
+                let link = walk.resolve(b"/a/b/f", true);
+                _ = link.and_then(|place| walk.link(&place, b"/a/b/g"));
+            }
+            _ => {
+                let root = ramfs::root(Options::default());
+                covers.lock().unwrap().push(Arc::downgrade(&root));
+                let at = walk.resolve(b"/a/b", true).unwrap();
+                namespace
+                    .mount(&at, root, &MountRequest::plain("ramfs"))
+                    .unwrap();
+                drop(at);
+                let _ = walk.open(b"/a/b/f", FLAGS, 0o644).unwrap();
+                task::yield_now();
+                let at = walk.resolve(b"/a/b", true).unwrap();
+                let unmounted = namespace.unmount(&at, false);
+                if unmounted == Err(Errno::EBUSY) {
+                    namespace.unmount(&at, true).unwrap();
+                }
+            }
+        }
     });
 }
 

@@ -4,47 +4,45 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use fs::Location;
-use nucleus::sync::{Rank, SpinLock};
+use nucleus::sync::BiasedRwLock;
 
 use super::sharers::Sharers;
+use crate::rank;
 
 /// Shared by the threads of a process, or by processes with `CLONE_FS`.
 pub struct FsContext {
     umask: AtomicU32,
     sharers: Sharers,
-    places: SpinLock<Places>,
+    /// Those of a process: not even a child has the same, whose CPU would count references to it,
+    /// too.
+    places: BiasedRwLock<Arc<Places>>,
 }
 
+/// Where walks begin. Immutable; a change makes a new one.
 #[derive(Clone)]
-struct Places {
-    cwd: Location,
-    root: Location,
+pub struct Places {
+    pub cwd: Location,
+    pub root: Location,
 }
 
 impl FsContext {
     /// Both places at `root`, umask 022.
     pub fn new(root: Location) -> Arc<FsContext> {
+        let cwd = root.clone();
+        FsContext::with(0o022, Places { cwd, root })
+    }
+
+    fn with(umask: u32, places: Places) -> Arc<FsContext> {
         Arc::new(FsContext {
-            umask: AtomicU32::new(0o022),
+            umask: AtomicU32::new(umask),
             sharers: Sharers::default(),
-            places: SpinLock::new(
-                Rank::Leaf,
-                Places {
-                    cwd: root.clone(),
-                    root,
-                },
-            ),
+            places: BiasedRwLock::biased(rank::PLACES, Arc::new(places)),
         })
     }
 
     /// A copy that changes by itself.
     pub fn duplicate(&self) -> Arc<FsContext> {
-        let places = self.places.lock().clone();
-        Arc::new(FsContext {
-            umask: AtomicU32::new(self.umask()),
-            sharers: Sharers::default(),
-            places: SpinLock::new(Rank::Leaf, places),
-        })
+        FsContext::with(self.umask(), Places::clone(&self.places()))
     }
 
     /// The threads that have it.
@@ -52,24 +50,41 @@ impl FsContext {
         &self.sharers
     }
 
+    /// Both places, as they are now.
+    pub fn places(&self) -> Arc<Places> {
+        self.places.read_with(Arc::clone)
+    }
+
     pub fn cwd(&self) -> Location {
-        self.places.lock().cwd.clone()
+        self.places().cwd.clone()
     }
 
     pub fn root(&self) -> Location {
-        self.places.lock().root.clone()
+        self.places().root.clone()
     }
 
     /// Changes the working directory; checks were made by the caller.
     pub fn set_cwd(&self, cwd: Location) {
-        // The old place is dropped after the lock: the last reference to a vnode may free pages.
-        let old = core::mem::replace(&mut self.places.lock().cwd, cwd);
-        drop(old);
+        self.change(|old| Places {
+            cwd,
+            root: old.root.clone(),
+        });
     }
 
     /// Changes the root directory; checks were made by the caller.
     pub fn set_root(&self, root: Location) {
-        let old = core::mem::replace(&mut self.places.lock().root, root);
+        self.change(|old| Places {
+            cwd: old.cwd.clone(),
+            root,
+        });
+    }
+
+    fn change(&self, new: impl FnOnce(&Places) -> Places) {
+        let mut places = self.places.write();
+        let new = Arc::new(new(&places));
+        let old = core::mem::replace(&mut *places, new);
+        // The old place is dropped after the lock: the last reference to a vnode may free pages.
+        drop(places);
         drop(old);
     }
 

@@ -53,7 +53,7 @@ pub mod wait;
 mod tests;
 
 pub use call::{Call, Handler};
-pub use context::FsContext;
+pub use context::{FsContext, Places};
 pub use credentials::{
     CapabilitySet, Credentials, Ids, KEEP_CAPS, LAST_CAPABILITY, NO_AMBIENT_RAISE, SECURE_BITS,
     SECURE_LOCKS,

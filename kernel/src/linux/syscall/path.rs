@@ -3,11 +3,11 @@
 use alloc::{sync::Arc, vec::Vec};
 
 use abi::{Errno, Result, raw::general as raw};
-use fs::{Location, Walk, namespace::PATH_MAX};
+use fs::{Attributes, Location, Walk, namespace::PATH_MAX};
 use nucleus::{VirtAddr, user};
 
 use super::Call;
-use crate::process::{Credentials, files::OpenFile};
+use crate::process::{Credentials, Places, files::OpenFile};
 
 /// Reads a path, without its NUL.
 ///
@@ -17,41 +17,49 @@ pub fn read(at: VirtAddr) -> Result<Vec<u8>> {
     user::copy_in_string(at, PATH_MAX - 1)?.ok_or(Errno::ENAMETOOLONG)
 }
 
-/// Where a walk starts, and as whom: what a [`Walk`] borrows.
-pub struct From {
-    root: Location,
-    /// Where it is not the root.
-    start: Option<Location>,
-    who: Arc<Credentials>,
+/// Where a walk starts, and as whom: what a [`Walk`] borrows. It counts no reference that the CPUs
+/// of other processes count.
+pub struct From<'c> {
+    places: Arc<Places>,
+    start: Start,
+    who: &'c Credentials,
 }
 
-impl From {
+/// Where relative paths begin.
+enum Start {
+    Cwd,
+    Directory(Arc<OpenFile>),
+}
+
+impl<'c> From<'c> {
     /// For `path` relative to `dirfd`, which is not looked at if the path is absolute.
     ///
     /// # Errors
     /// `EBADF`, `ENOTDIR` for a descriptor without a place.
-    pub fn new(call: &Call<'_>, dirfd: i32, path: &[u8]) -> Result<From> {
-        let root = call.fs().root();
-        let start = if path.first() == Some(&b'/') {
-            None
-        } else if dirfd == raw::AT_FDCWD {
-            Some(call.fs().cwd())
+    pub fn new(call: &'c Call<'_>, dirfd: i32, path: &[u8]) -> Result<From<'c>> {
+        let start = if path.first() == Some(&b'/') || dirfd == raw::AT_FDCWD {
+            Start::Cwd
         } else {
             let open = call.files().get(dirfd)?;
-            Some(open.location().ok_or(Errno::ENOTDIR)?.clone())
+            open.location().ok_or(Errno::ENOTDIR)?;
+            Start::Directory(open)
         };
         Ok(From {
-            root,
+            places: call.fs().places(),
             start,
-            who: call.credentials().clone(),
+            who: call.credentials(),
         })
     }
 
     /// The walk.
     pub fn walk(&self) -> Walk<'_> {
+        let start = match &self.start {
+            Start::Cwd => None,
+            Start::Directory(open) => open.location(),
+        };
         Walk {
-            root: &self.root,
-            start: self.start.as_ref().unwrap_or(&self.root),
+            root: &self.places.root,
+            start: start.unwrap_or(&self.places.cwd),
             who: &self.who.fs,
         }
     }
@@ -108,6 +116,23 @@ pub fn target(call: &Call<'_>, dirfd: i32, path: VirtAddr, flags: u32) -> Result
         .walk()
         .resolve(&path, flags & raw::AT_SYMLINK_NOFOLLOW == 0)?;
     Ok(Target::Place(place))
+}
+
+/// Returns the attributes of what [`target`] finds.
+///
+/// # Errors
+/// Those of [`target`], and of the file system.
+pub fn attributes(call: &Call<'_>, dirfd: i32, path: VirtAddr, flags: u32) -> Result<Attributes> {
+    let path = read(path)?;
+    if path.is_empty() && flags & raw::AT_EMPTY_PATH != 0 {
+        return match dirfd {
+            raw::AT_FDCWD => call.fs().places().cwd.attributes(),
+            _ => call.files().get(dirfd)?.attributes(),
+        };
+    }
+    let from = From::new(call, dirfd, &path)?;
+    let follow = flags & raw::AT_SYMLINK_NOFOLLOW == 0;
+    from.walk().attributes(&path, follow)
 }
 
 /// Returns the [`target`] of calls that need a place.

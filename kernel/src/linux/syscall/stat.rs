@@ -44,7 +44,8 @@ const ACCESS_FLAGS: FlagSet = flag_set!(
 
 pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_stat, |call| {
-        put_stat(call.address(1), &path::named(call, 0)?.attributes()?)
+        let found = path::attributes(call, AT_FDCWD, call.address(0), 0)?;
+        put_stat(call.address(1), &found)
     }),
     call!(__NR_lstat, lstat),
     call!(__NR_fstat, fstat),
@@ -98,8 +99,8 @@ fn put_stat(to: VirtAddr, a: &Attributes) -> Result<usize> {
 }
 
 fn lstat(call: &mut Call<'_>) -> Result<usize> {
-    let place = path::place(call, AT_FDCWD, call.address(0), AT_SYMLINK_NOFOLLOW)?;
-    put_stat(call.address(1), &place.attributes()?)
+    let found = path::attributes(call, AT_FDCWD, call.address(0), AT_SYMLINK_NOFOLLOW)?;
+    put_stat(call.address(1), &found)
 }
 
 fn fstat(call: &mut Call<'_>) -> Result<usize> {
@@ -109,8 +110,8 @@ fn fstat(call: &mut Call<'_>) -> Result<usize> {
 
 fn fstatat(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(3, &STAT_FLAGS)?;
-    let target = path::target(call, call.int(0), call.address(1), flags)?;
-    put_stat(call.address(2), &attributes(&target)?)
+    let found = path::attributes(call, call.int(0), call.address(1), flags)?;
+    put_stat(call.address(2), &found)
 }
 
 fn statx_call(call: &mut Call<'_>) -> Result<usize> {

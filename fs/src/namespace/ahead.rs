@@ -1,0 +1,217 @@
+//! The part of a walk that counts no reference and takes no lock.
+//!
+//! In a [`ReadSection`] the directories on the way are borrowed, each from the entries of the one
+//! before, for as long as the section lasts: whoever removes an entry waits for the section. So
+//! CPUs that walk through the same directories write no cache line that they share. What needs more
+//! (links, "..", a file system that may sleep, errors) stops this part; the walk goes on from there
+//! by references.
+
+use alloc::sync::Arc;
+
+use abi::{Result, raw::general::CAP_DAC_READ_SEARCH};
+use nucleus::sync::ReadSection;
+
+use super::walk::{Component, Walk, Walker};
+use crate::{
+    Attributes, Credentials, Kind, Location, Mount, Vnode,
+    credentials::EXECUTE,
+    vnode::{Name, is_same},
+};
+
+/// The most names in one section, which must be short: some microseconds.
+const STEPS: usize = 32;
+
+/// A vnode that a section has borrowed.
+#[derive(Clone, Copy)]
+enum Seen<'s> {
+    /// The start of the walk, or the root of a mount: any vnode.
+    Counted(&'s Arc<dyn Vnode>),
+    /// That of a name: [`Directory::peek`](crate::vnode::Directory::peek) returned it.
+    Peeked(&'s dyn Vnode),
+}
+
+impl<'s> Seen<'s> {
+    fn vnode(self) -> &'s dyn Vnode {
+        match self {
+            Seen::Counted(vnode) => &**vnode,
+            Seen::Peeked(vnode) => vnode,
+        }
+    }
+
+    fn counted(self) -> Option<Arc<dyn Vnode>> {
+        match self {
+            Seen::Counted(vnode) => Some(vnode.clone()),
+            Seen::Peeked(vnode) => vnode.counted(),
+        }
+    }
+}
+
+/// A position in a section.
+#[derive(Clone, Copy)]
+struct Ahead<'s> {
+    section: &'s ReadSection,
+    mount: &'s Arc<Mount>,
+    vnode: Seen<'s>,
+}
+
+impl<'s> Ahead<'s> {
+    /// Goes to a name, and to the root of what is mounted there; `None` if that needs more than a
+    /// section, or fails.
+    fn enter(self, who: &Credentials, name: &[u8]) -> Option<Ahead<'s>> {
+        if matches!(name, b"." | b"..") {
+            return None;
+        }
+        // That it can be looked up here shows that the directory's attributes can be read here.
+        let directory = self.vnode.vnode();
+        let child = directory.peek(name, self.section)?;
+        if !who.may_use(CAP_DAC_READ_SEARCH) {
+            directory.access(who, EXECUTE).ok()?;
+        }
+        let vnode = Seen::Peeked(child);
+        Ahead { vnode, ..self }.cross()
+    }
+
+    fn cross(mut self) -> Option<Ahead<'s>> {
+        let is_covered = |vnode: &dyn Vnode| vnode.mount_point().is_some_and(|it| it.is_covered());
+        while is_covered(self.vnode.vnode()) {
+            let children = self.mount.children.peek(self.section)?;
+            let mut over = children.iter().rev();
+            let Some((_, mount)) = over.find(|(it, _)| is_same(&**it, self.vnode.vnode())) else {
+                break;
+            };
+            self.vnode = Seen::Counted(mount.root());
+            self.mount = mount;
+        }
+        Some(self)
+    }
+}
+
+impl Walk<'_> {
+    /// Returns what `stat` shows of `path`, as [`resolve`](Walk::resolve) finds it.
+    ///
+    /// # Errors
+    /// Those of [`resolve`](Walk::resolve), and of the file system.
+    pub fn attributes(&self, path: &[u8], follow: bool) -> Result<Attributes> {
+        let mut walker = Walker::new(self, path)?;
+        match walker.attributes_ahead(follow) {
+            Some(attributes) => attributes,
+            None => walker.finish(follow)?.attributes(),
+        }
+    }
+}
+
+impl Walker<'_> {
+    /// Walks on to the directory of the last name, or as far as a section can.
+    pub(super) fn go_ahead(&mut self) {
+        let may_go = self.rules == 0 && self.stopped != Some(self.position);
+        if may_go && matches!(self.component_at(self.position), Ok(Some(c)) if !c.last) {
+            self.by_section(None);
+        }
+    }
+
+    /// Walks to the end, if a section can, and else as far as it can.
+    pub(super) fn finish_ahead(&mut self, follow: bool) -> Option<Location> {
+        match self.rules {
+            0 => self.by_section(Some(follow)),
+            _ => None,
+        }
+    }
+
+    /// Walks on to the directory of the last name; with `follow`, which is about links there, tries
+    /// to end the walk. If that is not done, the walker is where it ended.
+    fn by_section(&mut self, follow: Option<bool>) -> Option<Location> {
+        let section = ReadSection::enter();
+        let (ahead, position, slash) = self.ahead(&section);
+        let end = follow.and_then(|follow| self.end_ahead(ahead, position, follow));
+        let counted = end.and_then(|(c, end)| {
+            let (vnode, directory) = (end.vnode.vnode(), ahead.vnode.vnode());
+            let is_known =
+                vnode.kind() == Kind::Directory || vnode.goes_by(directory, self.name(&c));
+            let parent = match is_known {
+                true => None,
+                false => Some(ahead.vnode.counted()?),
+            };
+            let mount = end.mount.here_in(&section).ok_or_else(|| end.mount.clone());
+            Some((c, mount, end.vnode.counted()?, parent))
+        });
+        if let Some((c, mount, vnode, parent)) = counted {
+            drop(section);
+            let reached = parent.map(|parent| (parent, Name::new(self.name(&c))));
+            return Some(Location {
+                mount: mount.unwrap_or_else(|mount| mount.here()),
+                vnode,
+                reached,
+            });
+        }
+        let mut stop = self.position;
+        if position != stop
+            && let Some(vnode) = ahead.vnode.counted()
+        {
+            let mount = ahead.mount;
+            let mount = (!mount.is(self.mount()))
+                .then(|| mount.here_in(&section).unwrap_or_else(|| mount.clone()));
+            drop(section);
+            self.jump(mount, vnode, position, slash);
+            stop = position;
+        }
+        self.stopped = Some(stop);
+        None
+    }
+
+    /// Returns the attributes of the end, if a section can.
+    fn attributes_ahead(&mut self, follow: bool) -> Option<Result<Attributes>> {
+        let section = ReadSection::enter();
+        let (ahead, position, _) = self.ahead(&section);
+        let (_, end) = self.end_ahead(ahead, position, follow)?;
+        match end.vnode {
+            Seen::Peeked(vnode) => Some(vnode.attributes()),
+            Seen::Counted(_) => None,
+        }
+    }
+
+    /// Returns how far a section can walk, short of the last name; the offset of the next name in
+    /// the path, and whether a slash precedes it.
+    fn ahead<'s>(&'s self, section: &'s ReadSection) -> (Ahead<'s>, usize, bool) {
+        let mut at = Ahead {
+            section,
+            mount: self.mount(),
+            vnode: Seen::Counted(self.vnode()),
+        };
+        let (mut position, mut slash) = (self.position, self.slash);
+        for _ in 0..STEPS {
+            let Ok(Some(c)) = self.component_at(position) else {
+                break;
+            };
+            if c.last {
+                break;
+            }
+            let Some(next) = at.enter(self.walk.who, self.name(&c)) else {
+                break;
+            };
+            if next.vnode.vnode().kind() == Kind::Link {
+                break;
+            }
+            (at, position, slash) = (next, c.next, true);
+        }
+        (at, position, slash)
+    }
+
+    /// Returns the last name, at `position`, and where it leads; `None` if that must be found by
+    /// references.
+    fn end_ahead<'s>(
+        &self,
+        at: Ahead<'s>,
+        position: usize,
+        follow: bool,
+    ) -> Option<(Component, Ahead<'s>)> {
+        let c = self.component_at(position).ok()?.filter(|c| c.last)?;
+        let end = at.enter(self.walk.who, self.name(&c))?;
+        match end.vnode.vnode().kind() {
+            Kind::Directory => {}
+            Kind::Link if follow || c.slash => return None,
+            _ if c.slash => return None,
+            _ => {}
+        }
+        Some((c, end))
+    }
+}
