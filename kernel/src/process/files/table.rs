@@ -18,6 +18,9 @@ use crate::process::sharers::Sharers;
 /// Descriptors that a new table has room for. Their open files are charged to the table, for
 /// [`STEP`] descriptors at a time up to the highest one it had: an `open` that touches no account.
 const FIRST_SIZE: usize = 64;
+/// Words of bits that a table has room for: a cache line. Those of two processes in one line would
+/// be written by two CPUs.
+const LEAST_WORDS: usize = 8;
 /// More than most programs use.
 const STEP: usize = 16;
 /// Descriptors and words of bits that are looked at or copied at most before the lock of a table is
@@ -89,10 +92,11 @@ impl Slots {
         let mut slots = Slots::default();
         let no_memory = |_| Errno::ENOMEM;
         slots.files.try_reserve_exact(size).map_err(no_memory)?;
-        slots.used.try_reserve_exact(size / 64).map_err(no_memory)?;
+        let words = (size / 64).max(LEAST_WORDS);
+        slots.used.try_reserve_exact(words).map_err(no_memory)?;
         slots
             .close_on_exec
-            .try_reserve_exact(size / 64)
+            .try_reserve_exact(words)
             .map_err(no_memory)?;
         slots.files.resize_with(size, || None);
         slots.used.resize(size / 64, 0);
