@@ -5,8 +5,9 @@
 //! the firmware tells), `layout` and `space` (the kernel's address space), `percpu`, `gdt`, `idt`
 //! and `entry` (each CPU's data, tables and ways in), `patch` (what the CPU needs), `apic`, `clock`
 //! and `cmos` (interrupts, time). While it runs: `fault` and `irq` (traps and interrupts), `user`,
-//! `user_state`, `fpu`, `selectors`, `copy` and `vdso` (programs and their memory), `window` (short-lived mappings), `direct`
-//! (changes of the direct map), `serial`. At the end: `panic`, `backtrace`, `power`.
+//! `user_state`, `fpu`, `selectors`, `copy` and `vdso` (programs and their memory), `window`
+//! (short-lived mappings), `direct` (changes of the direct map), `serial`. At the end: `panic`,
+//! `backtrace`, `power`.
 
 pub(crate) mod acpi;
 pub(crate) mod apic;

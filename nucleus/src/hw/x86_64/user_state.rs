@@ -419,8 +419,9 @@ impl UserState {
         true
     }
 
-    /// As [`make_live`](UserState::make_live) for a 32-bit program, or on a CPU that had one before.
-    /// What is live has a mark unless it is the state of a 64-bit program in a space of its own.
+    /// As [`make_live`](UserState::make_live) for a 32-bit program, or on a CPU that had one
+    /// before. What is live has a mark unless it is the state of a 64-bit program in a space of its
+    /// own.
     #[inline(never)]
     fn load_special(&mut self, wanted: [u64; 2]) -> bool {
         let this = self.inner.as_ptr() as usize;
