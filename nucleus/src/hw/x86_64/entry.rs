@@ -4,8 +4,8 @@
 //! While a program runs, the stack pointer in this CPU's task state is the address just past the
 //! `ss` field of the program's [`Registers`](crate::hw::registers::Registers): a trap or a system
 //! call pushes the program's registers straight into that structure, takes the kernel's stack
-//! pointer back from the CPU's own data, and returns from `enter_plain` or `enter_other` as if that had been a
-//! function. Traps from kernel code push the same frame onto the kernel stack they find.
+//! pointer back from the CPU's own data, and returns from `enter_plain` or `enter_other` as if that
+//! had been a function. Traps from kernel code push the same frame onto the kernel stack they find.
 //!
 //! Three traps can come at an instant when the GS base or the stack is not the kernel's (double
 //! fault, NMI, machine check). They have stacks of their own, at whose top stands the CPU's data.
