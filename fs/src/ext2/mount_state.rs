@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 
 use nucleus::{
-    random,
+    OutOfMemory, random,
     sync::{CpuReadGuard, CpuRwLock, Mutex, Rank, SpinLock},
 };
 
@@ -42,16 +42,19 @@ pub(super) struct MountState {
 
 impl MountState {
     /// Of a file system that is not mounted.
-    pub fn new() -> MountState {
-        MountState {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn new() -> Result<MountState, OutOfMemory> {
+        Ok(MountState {
             rename: Mutex::new(crate::rank::RENAME, ()),
             seed: random::u64(),
-            changes: CpuRwLock::new(crate::rank::CHANGING, ()),
+            changes: CpuRwLock::new(crate::rank::CHANGING, ())?,
             ends: Mutex::new(crate::rank::ENDING, ()),
             mounts: AtomicUsize::new(0),
             claim: SpinLock::new(Rank::Leaf, None),
             ending: AtomicBool::new(false),
             left: SpinLock::new(Rank::Leaf, None),
-        }
+        })
     }
 }

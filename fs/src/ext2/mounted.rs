@@ -66,7 +66,7 @@ impl Ext2 {
         let fs = Arc::new(Ext2 {
             volume: Volume::open(device)?,
             table: SpinLock::new(Rank::Leaf, Some(InodeCache::new())),
-            mounting: MountState::new(),
+            mounting: MountState::new().map_err(Errno::from)?,
             growing: Growing::new(),
         });
         let parent = Arc::downgrade(&fs);

@@ -68,7 +68,7 @@ pub fn of(place: usize, cpu: usize) -> u64 {
 /// Returns the sum of a counter over all CPUs.
 #[doc(hidden)]
 pub fn total(place: usize) -> u64 {
-    (0..machine::MAX_CPUS)
+    (0..machine::cpu_count())
         .map(|cpu| of(place, cpu))
         .fold(0, u64::wrapping_add)
 }

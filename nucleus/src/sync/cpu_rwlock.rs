@@ -28,13 +28,14 @@
 //! of the two sees the other, and a writer that has turned no reader away does not go to the
 //! parking lot at all.
 //!
-//! The memory is a cache line per possible CPU, one KiB a lock: meant for address spaces, not for
-//! objects.
+//! The memory is a cache line for each CPU: meant for address spaces, not for objects.
 
+use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use super::mutex::{Mutex, MutexGuard};
 use super::parking_lot;
+use crate::{OutOfMemory, try_vec};
 use crate::hw::machine;
 use crate::lock::{
     Exclusive, Guard, Guarded, Hold, Lock, Rank, enable_preemption, lock_pair, lockdep,
@@ -47,8 +48,10 @@ struct Counter(AtomicI64);
 
 /// Many readers, each touching only a cache line of its CPU, or one writer, which visits them all;
 /// sleeps.
+#[repr(align(64))]
 pub struct CpuRwLock<T> {
-    readers: [Counter; machine::MAX_CPUS],
+    /// By CPU.
+    readers: Box<[Counter]>,
     /// A writer has the lock or waits for the readers to leave. Read by every reader, hence on a
     /// line that only writers change.
     writing: AtomicBool,
@@ -115,15 +118,21 @@ unsafe impl<T> Hold<CpuRwLock<T>> for CpuWriting<'_> {
 }
 
 impl<T> CpuRwLock<T> {
-    /// A free lock of this rank.
-    pub const fn new(rank: Rank, value: T) -> Self {
-        Self {
-            readers: [const { Counter(AtomicI64::new(0)) }; machine::MAX_CPUS],
+    /// A free lock of this rank. All CPUs run that the machine will have.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn new(rank: Rank, value: T) -> Result<Self, OutOfMemory> {
+        let mut readers = try_vec(machine::cpu_count())?;
+        readers.resize_with(machine::cpu_count(), || Counter(AtomicI64::new(0)));
+        Ok(Self {
+            // Its room is exact: the box does not move it.
+            readers: readers.into_boxed_slice(),
             writing: AtomicBool::new(false),
             refused: AtomicBool::new(false),
             writer: Mutex::new(rank, ()),
             guarded: Guarded::new(rank, value),
-        }
+        })
     }
 
     /// The key of readers in the parking lot.
@@ -133,7 +142,7 @@ impl<T> CpuRwLock<T> {
 
     /// The key of the writer that waits for the readers to leave.
     fn writer_key(&self) -> usize {
-        &raw const self.readers as usize
+        &raw const self.refused as usize
     }
 
     /// Takes the lock with other readers. A task that has it must not take it again.
@@ -227,7 +236,7 @@ impl<T> CpuRwLock<T> {
 
     #[inline(always)]
     fn count_readers(&self) -> i64 {
-        self.readers[..machine::cpu_count()]
+        self.readers
             .iter()
             .map(|counter| {
                 machine::point();

@@ -141,7 +141,7 @@ fn reader_writer_locks_exclude() {
         });
     });
     on_many_machines("cpu rwlock", || {
-        contend(CpuRwLock::new(MAP, ()), WRITES, |lock, fragile, i| {
+        contend(CpuRwLock::new(MAP, ()).unwrap(), WRITES, |lock, fragile, i| {
             read_or_write!(lock, fragile, i);
         });
     });
@@ -177,7 +177,7 @@ fn pairs_do_not_deadlock() {
 #[test]
 fn pairs_of_writers_do_not_deadlock() {
     on_many_machines("pairs of writers", || {
-        let locks = Arc::new([CpuRwLock::new(MAP, 0), CpuRwLock::new(MAP, 0)]);
+        let locks = Arc::new([0; 2].map(|it| CpuRwLock::new(MAP, it).unwrap()));
         for number in 0..TASKS {
             let locks = locks.clone();
             spawn(move || {

@@ -139,7 +139,7 @@ impl Map {
         }
         let map = Map {
             pmap,
-            space: CpuRwLock::new(crate::rank::MAP, space),
+            space: CpuRwLock::new(crate::rank::MAP, space)?,
             locks_future: AtomicBool::new(false),
             write_pins: AtomicUsize::new(0),
             moves: AtomicBool::new(false),

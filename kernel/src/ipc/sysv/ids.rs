@@ -7,7 +7,7 @@
 use alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
 
 use abi::{Errno, Result};
-use nucleus::{frame, speculation, sync::CpuRwLock};
+use nucleus::{frame, speculation, sync::BiasedRwLock};
 
 use super::{Caller, IPC_CREAT, IPC_EXCL, IPC_PRIVATE, permission::Permission};
 
@@ -34,7 +34,7 @@ pub trait Object: Send + Sync {
 }
 
 pub struct Ids<T> {
-    table: CpuRwLock<IdTable<T>>,
+    table: BiasedRwLock<IdTable<T>>,
 }
 
 struct IdTable<T> {
@@ -58,7 +58,7 @@ fn index(id: i32) -> usize {
 impl<T: Object> Ids<T> {
     pub(super) const fn new() -> Ids<T> {
         Ids {
-            table: CpuRwLock::new(
+            table: BiasedRwLock::new(
                 crate::rank::IPC,
                 IdTable {
                     places: Vec::new(),
@@ -86,7 +86,7 @@ impl<T: Object> Ids<T> {
 
     /// Returns the object at this index (`SHM_STAT` and similar commands).
     pub fn at(&self, index: usize) -> Option<Arc<T>> {
-        speculation::get(&self.table.read().places, index)?.clone()
+        self.table.read_with(|table| speculation::get(&table.places, index)?.clone())
     }
 
     /// How many there are, and the highest index in use.
@@ -116,7 +116,7 @@ impl<T: Object> Ids<T> {
             table.places[index(id)].clone()
         };
         if key != IPC_PRIVATE {
-            let found = existing(&self.table.read());
+            let found = self.table.read_with(existing);
             if let Some(object) = found {
                 return use_existing(&*object, flags, caller, fits);
             }

@@ -134,6 +134,7 @@ impl OwnStack {
 }
 
 impl PerCpu {
+    /// All zeros, so that the image has no bytes of it.
     const fn new() -> PerCpu {
         PerCpu {
             this: AtomicUsize::new(0),
@@ -154,9 +155,9 @@ impl PerCpu {
             reschedule: AtomicU32::new(0),
             kernel_sp: AtomicUsize::new(0),
             live: AtomicUsize::new(0),
-            window_base: AtomicUsize::new(Window::ALL.base),
-            window_end: AtomicUsize::new(Window::ALL.end),
-            plain_end: AtomicUsize::new(Window::ALL.end),
+            window_base: AtomicUsize::new(0),
+            window_end: AtomicUsize::new(0),
+            plain_end: AtomicUsize::new(0),
             segments_base: AtomicUsize::new(0),
             local_stamp: AtomicU64::new(0),
             local_used: AtomicUsize::new(0),
@@ -203,6 +204,9 @@ pub fn set_up(index: usize) {
     let address = core::ptr::from_ref(data) as usize;
     data.this.store(address, Ordering::Relaxed);
     data.index.store(index as u32, Ordering::Relaxed);
+    data.window_base.store(Window::ALL.base, Ordering::Relaxed);
+    data.window_end.store(Window::ALL.end, Ordering::Relaxed);
+    data.plain_end.store(Window::ALL.end, Ordering::Relaxed);
     // SAFETY: the data lives as long as the kernel; programs' bases start at 0.
     unsafe {
         write_msr(msr::GS_BASE, address as u64);
