@@ -305,28 +305,31 @@ impl KernelPages {
         }
     }
 
-    /// Nothing is filled or given any more; parts that wait are forgotten. The frames that nobody
-    /// holds leave the table; those of pages that are held do when they are freed, and stay in the
-    /// object, which is charged for them.
+    /// Ends the path: parts that wait are dropped, and frames of pages without a holder leave the
+    /// table; the others leave it when they are freed. The object keeps those and is charged for
+    /// them.
     pub fn end(&self) {
         self.state.lock().has_ended = true;
-        while let Some(part) = self.forget_part() {
-            drop(part);
-        }
+        while self.forget_part() {}
         let count = self.by_frame.len() as u32;
         for page in 0..count {
             // Not dropped under the lock: it may be the last handle.
-            let gone = self.state.lock().release(page);
+            let gone = self.state.lock().take_unheld(page);
             drop(gone);
         }
     }
 
-    /// Forgets the part that waits longest; `None` without one.
-    fn forget_part(&self) -> Option<Option<Frame>> {
+    /// Forgets the part that waits longest; false without one.
+    fn forget_part(&self) -> bool {
         let mut state = self.state.lock();
-        let part = state.waiting.pop_front()?;
+        let Some(part) = state.waiting.pop_front() else {
+            return false;
+        };
         state.page(part.page).is_given = false;
-        Some(state.settle(part.page))
+        let gone = state.settle(part.page);
+        drop(state);
+        drop(gone);
+        true
     }
 
     /// Whether the receiver or a message has the page, so that its bytes stay.
@@ -384,13 +387,13 @@ impl State {
             false => self.push_out(page),
         }
         match self.has_ended {
-            true => self.release(page),
+            true => self.take_unheld(page),
             false => None,
         }
     }
 
     /// Takes the frame of a page that nobody holds out of the table.
-    fn release(&mut self, page: u32) -> Option<Frame> {
+    fn take_unheld(&mut self, page: u32) -> Option<Frame> {
         let it = self.page(page);
         match it.is_given || it.messages > 0 {
             true => None,

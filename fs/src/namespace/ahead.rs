@@ -15,7 +15,7 @@ use super::walk::{Component, Walk, Walker};
 use crate::{
     Attributes, Credentials, Kind, Location, Mount, Vnode,
     credentials::EXECUTE,
-    vnode::{Name, is_same},
+    vnode::{Name, topmost},
 };
 
 /// The most names in one section, which must be short: some microseconds.
@@ -61,8 +61,8 @@ impl<'s> Ahead<'s> {
         if matches!(name, b"." | b"..") {
             return None;
         }
-        // That it can be looked up here shows that the directory's attributes can be read here.
         let directory = self.vnode.vnode();
+        // A child shows that both vnodes' attributes can be read in a section.
         let child = directory.peek(name, self.section)?;
         if !who.may_use(CAP_DAC_READ_SEARCH) {
             directory.access(who, EXECUTE).ok()?;
@@ -75,8 +75,7 @@ impl<'s> Ahead<'s> {
         let is_covered = |vnode: &dyn Vnode| vnode.mount_point().is_some_and(|it| it.is_covered());
         while is_covered(self.vnode.vnode()) {
             let children = self.mount.children.peek(self.section)?;
-            let mut over = children.iter().rev();
-            let Some((_, mount)) = over.find(|(it, _)| is_same(&**it, self.vnode.vnode())) else {
+            let Some(mount) = topmost(children, self.vnode.vnode()) else {
                 break;
             };
             self.vnode = Seen::Counted(mount.root());
@@ -125,9 +124,7 @@ impl Walker<'_> {
         let end = follow.and_then(|follow| self.end_ahead(ahead, position, follow));
         let counted = end.and_then(|(c, end)| {
             let (vnode, directory) = (end.vnode.vnode(), ahead.vnode.vnode());
-            let is_known =
-                vnode.kind() == Kind::Directory || vnode.goes_by(directory, self.name(&c));
-            let parent = match is_known {
+            let parent = match Name::is_known(vnode, directory, self.name(&c)) {
                 true => None,
                 false => Some(ahead.vnode.counted()?),
             };

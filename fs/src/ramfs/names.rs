@@ -50,8 +50,8 @@ impl TreePlace {
         }
     }
 
-    /// Removes a name. Returns whether it was the one that the node goes by, and what has to be
-    /// dropped when no lock is held.
+    /// Removes a name. Returns whether it was the first record, and the old records, to be dropped
+    /// without locks.
     #[must_use]
     pub(super) fn remove(&mut self, directory: *const (), name: &[u8]) -> (bool, TreePlace) {
         let TreePlace::In(first, last) = self else {

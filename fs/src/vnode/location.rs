@@ -41,6 +41,11 @@ impl Name {
         }
     }
 
+    /// Tells whether `vnode` knows that it was reached by this name.
+    pub(crate) fn is_known(vnode: &dyn Vnode, directory: &dyn Vnode, name: &[u8]) -> bool {
+        vnode.kind() == Kind::Directory || vnode.goes_by(directory, name)
+    }
+
     /// Returns the directory and the name by which a location has to remember that `vnode` was
     /// reached.
     pub(crate) fn of(
@@ -48,7 +53,7 @@ impl Name {
         directory: &Arc<dyn Vnode>,
         name: &[u8],
     ) -> Option<(Arc<dyn Vnode>, Name)> {
-        let is_known = vnode.kind() == Kind::Directory || vnode.goes_by(&**directory, name);
+        let is_known = Name::is_known(&**vnode, &**directory, name);
         (!is_known).then(|| (directory.clone(), Name::new(name)))
     }
 

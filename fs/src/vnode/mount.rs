@@ -17,7 +17,7 @@ use nucleus::{
     task::{self, MAX_CPUS},
 };
 
-use super::{Location, Vnode, location::same_vnode};
+use super::{Location, Vnode, is_same};
 
 bitflags! {
     /// The flags of a mount, with the values of `mount`.
@@ -130,7 +130,8 @@ pub struct Mounted {
     pub(crate) expiring: AtomicBool,
     /// The mounts on vnodes of this mount, with the vnode; the last one on a vnode is on top.
     pub(crate) children: BiasedRwLock<Vec<(Arc<dyn Vnode>, Arc<Mount>)>>,
-    /// `None` while it is in no tree or gathered: references are copied where they are counted.
+    /// `None` in no tree, or after [`gather`](Mounted::gather): a reference is then copied from the
+    /// handle that counts it.
     by_cpu: BiasedRwLock<Option<ByCpu>>,
 }
 
@@ -252,7 +253,7 @@ impl Mount {
 }
 
 impl Mounted {
-    /// Returns how many references there are, about.
+    /// Returns the number of references, which may change meanwhile.
     pub(crate) fn users(&self) -> usize {
         self.by_cpu.read_with(|by_cpu| {
             let all = by_cpu.iter().flat_map(|all| all.iter());
@@ -351,12 +352,19 @@ impl Mounted {
     /// Returns the topmost mount on `vnode` of this mount. To be called only where the vnode's
     /// mount point is covered.
     pub(crate) fn over(&self, vnode: &Arc<dyn Vnode>) -> Option<Arc<Mount>> {
-        self.children.read_with(|children| {
-            let mut over = children.iter().rev();
-            let over = over.find(|(covered, _)| same_vnode(covered, vnode));
-            over.map(|(_, mount)| mount.clone())
-        })
+        self.children
+            .read_with(|children| topmost(children, &**vnode).cloned())
     }
+}
+
+/// Returns the mount on top of those on `vnode`.
+pub(crate) fn topmost<'a>(
+    children: &'a [(Arc<dyn Vnode>, Arc<Mount>)],
+    vnode: &dyn Vnode,
+) -> Option<&'a Arc<Mount>> {
+    let mut over = children.iter().rev();
+    let over = over.find(|(covered, _)| is_same(&**covered, vnode));
+    over.map(|(_, mount)| mount)
 }
 
 impl Drop for Mounted {

@@ -13,8 +13,8 @@ use crate::rank;
 pub struct FsContext {
     umask: AtomicU32,
     sharers: Sharers,
-    /// Those of a process: not even a child has the same, whose CPU would count references to it,
-    /// too.
+    /// One record per process: a child gets a copy, so that its CPU counts references in a line of
+    /// its own.
     places: BiasedRwLock<Arc<Places>>,
 }
 

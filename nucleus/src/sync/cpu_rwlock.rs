@@ -35,11 +35,11 @@ use core::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use super::mutex::{Mutex, MutexGuard};
 use super::parking_lot;
-use crate::{OutOfMemory, try_vec};
 use crate::hw::machine;
 use crate::lock::{
     Exclusive, Guard, Guarded, Hold, Lock, Rank, enable_preemption, lock_pair, lockdep,
 };
+use crate::{OutOfMemory, try_vec};
 
 /// Alone in its cache line. Wide enough for guards that are forgotten, however many: one more each
 /// nanosecond takes five hundred years.
@@ -47,7 +47,7 @@ use crate::lock::{
 struct Counter(AtomicI64);
 
 /// Many readers, each touching only a cache line of its CPU, or one writer, which visits them all;
-/// sleeps.
+/// sleeps. Aligned, so that `writing` shares no line with another object.
 #[repr(align(64))]
 pub struct CpuRwLock<T> {
     /// By CPU.

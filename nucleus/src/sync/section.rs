@@ -1,10 +1,10 @@
-//! Read sections: what a CPU reads in one is not changed before it leaves.
+//! Read sections: values of biased locks do not change while a CPU is in one.
 //!
 //! A section is short and its task is not preempted in it. Each CPU has a number in a cache line of
 //! its own, which is odd while a task is in a section there; a section therefore writes no line
-//! that another CPU writes, and as long as nobody waits for it, none that another CPU reads.
+//! that another CPU writes, and as long as no writer waits, none that another CPU reads.
 //!
-//! [`BiasedRwLock`](super::BiasedRwLock) is what is read in them. Its writer clears the lock's flag
+//! Sections read the values of [`BiasedRwLock`](super::BiasedRwLock)s. A writer clears the lock's flag
 //! and waits for the sections that may have seen it set ([`wait_for_all`]), before it changes
 //! anything. Entering a section, loading and storing the flag, and the writer's first look at each
 //! number are sequentially consistent, so for each section one of two holds:
@@ -14,11 +14,10 @@
 //! - it was entered after that. Then it is also after the flag was cleared, and the section sees
 //!   that.
 //!
-//! A section leaves with a release, and the writer sees that with an acquire: what was read in the
-//! section comes before what the writer does.
+//! A section leaves with a release, which the writer acquires: reads in the section happen before
+//! the writer's changes.
 //!
-//! Nothing waits for its release, as it does in schemes with epochs or grace periods: what a writer
-//! removes is dropped when the writer returns. A CPU that stays in a section keeps writers waiting,
+//! There is no grace period: a writer drops what it removes before it returns. A CPU that stays in a section keeps writers waiting,
 //! like one that holds a spin lock, and takes no memory.
 
 use core::{

@@ -141,9 +141,13 @@ fn reader_writer_locks_exclude() {
         });
     });
     on_many_machines("cpu rwlock", || {
-        contend(CpuRwLock::new(MAP, ()).unwrap(), WRITES, |lock, fragile, i| {
-            read_or_write!(lock, fragile, i);
-        });
+        contend(
+            CpuRwLock::new(MAP, ()).unwrap(),
+            WRITES,
+            |lock, fragile, i| {
+                read_or_write!(lock, fragile, i);
+            },
+        );
     });
     on_machines_with("biased rwlock", 1..=8, 256, 30, || {
         let lock = BiasedRwLock::biased(VNODE, ());
@@ -286,6 +290,7 @@ impl Drop for Leaf {
 fn sections_keep_what_they_borrow() {
     const LEAVES: usize = TASKS * ROUNDS * 2 + 2;
     type Inner = BiasedRwLock<Arc<Leaf>>;
+    static PEEKED: AtomicUsize = AtomicUsize::new(0);
     on_machines_with("sections", 1..=8, 256, 40, || {
         let ended: Arc<[AtomicBool]> = (0..LEAVES).map(|_| AtomicBool::new(false)).collect();
         let ids = Arc::new(AtomicUsize::new(0));
@@ -301,23 +306,24 @@ fn sections_keep_what_they_borrow() {
             let (outer, ended, inner) = (outer.clone(), ended.clone(), inner.clone());
             spawn(move || {
                 for i in 0..ROUNDS {
-                    let (lock, newest) = &*outer;
+                    let (lock, least_alive) = &*outer;
                     if (number + i).is_multiple_of(4) {
                         let mut value = lock.write();
                         let old = std::mem::replace(&mut *value, inner());
                         let id = value.0.id;
                         drop(value);
                         drop(old);
-                        newest.fetch_max(id, Ordering::SeqCst);
+                        least_alive.fetch_max(id + 1, Ordering::SeqCst);
                     } else if i % 3 == 0 {
                         // Sections may read it again.
                         (0..20).for_each(|_| drop(lock.read()));
                     }
-                    let least = newest.load(Ordering::SeqCst);
+                    let least = least_alive.load(Ordering::SeqCst);
                     let section = ReadSection::enter();
                     let Some((first, next)) = lock.peek(&section) else {
                         continue;
                     };
+                    PEEKED.fetch_add(1, Ordering::Relaxed);
                     let first = first.id;
                     assert!(first >= least, "an old value");
                     sim::point();
@@ -334,6 +340,7 @@ fn sections_keep_what_they_borrow() {
             });
         }
     });
+    assert!(PEEKED.load(Ordering::Relaxed) > 1000, "sections saw nothing");
 }
 
 #[test]

@@ -29,7 +29,7 @@ const TICK: u64 = 1_000_000_000 / time::TICKS_PER_SECOND as u64;
 /// The most CPUs that can run.
 pub const MAX_CPUS: usize = machine::MAX_CPUS;
 
-/// The number of CPUs running, 1 to 16.
+/// The number of CPUs running, 1 to [`MAX_CPUS`].
 pub fn cpu_count() -> usize {
     machine::cpu_count()
 }

@@ -367,6 +367,9 @@ pub fn clear(to: VirtAddr, len: usize) -> Result<(), BadAddress> {
 /// on the stack.
 const STRING_STEP: usize = 128;
 
+/// Bytes that CPUs share or not.
+const CACHE_LINE: usize = 64;
+
 /// Reads a NUL-terminated string of at most `max` bytes without the NUL. `Ok(None)` if it is
 /// longer.
 ///
@@ -387,7 +390,9 @@ pub fn copy_in_string(from: VirtAddr, max: usize) -> Result<Option<Vec<u8>>, NoS
         if string.len() + bytes.len() > max {
             return Ok(None);
         }
-        let reserved = string.try_reserve(bytes.len());
+        // A cache line at least: what is short for a moment shares none with what lasts, which other
+        // CPUs read.
+        let reserved = string.try_reserve(bytes.len().max(CACHE_LINE));
         reserved.map_err(|_| NoString::OutOfMemory)?;
         string.extend_from_slice(bytes);
         if end.is_some() {

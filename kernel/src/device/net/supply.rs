@@ -17,10 +17,9 @@ use alloc::{
     sync::{Arc, Weak},
     vec::Vec,
 };
-use core::{mem, ptr};
 
 use nucleus::{
-    Frame, OutOfMemory,
+    Frame, OutOfMemory, Slots,
     ephemeral::{self, Backend},
     frame::{self, Bundle, Contents, LARGEST_BLOCK},
     sync::{Rank, SpinGuard, SpinLock},
@@ -41,17 +40,19 @@ const AT_ONCE: usize = 64;
 /// the device writes to them. By order; each list has room for all that are remembered.
 type Given = [VecDeque<Frame>; LARGEST_BLOCK + 1];
 
-/// Those of one supply.
+/// The remembered frames of one supply, shared with the pagedaemon.
 struct Shared(SpinLock<Given>);
 
 /// The frames of all supplies, as a cache that the pagedaemon shrinks.
-struct Supplies(SpinLock<Vec<Weak<Shared>>>);
+struct Supplies(SpinLock<Slots<Weak<Shared>>>);
 
-static SUPPLIES: Supplies = Supplies(SpinLock::new(Rank::Leaf, Vec::new()));
+static SUPPLIES: Supplies = Supplies(SpinLock::new(Rank::Leaf, Slots::new()));
 
 /// Where frames come from, and go.
 pub struct Supply {
     given: Arc<Shared>,
+    /// Its place among all.
+    place: usize,
     /// Packets whose frames are remembered.
     packets: usize,
     /// Pages of packets end at those of the buffer: there are no blocks.
@@ -74,9 +75,10 @@ impl Supply {
             room.map_err(|_| OutOfMemory)?;
         }
         let given = Arc::new(Shared(SpinLock::new(Rank::Leaf, given)));
-        SUPPLIES.add(&given)?;
+        let place = SUPPLIES.add(&given)?;
         Ok(Supply {
             given,
+            place,
             packets,
             has_pages,
             singles: 0,
@@ -188,7 +190,7 @@ fn most(packets: usize, has_pages: bool, order: usize) -> usize {
 
 impl Drop for Supply {
     fn drop(&mut self) {
-        SUPPLIES.remove(&self.given);
+        SUPPLIES.remove(self.place);
     }
 }
 
@@ -235,28 +237,22 @@ impl Shared {
 }
 
 impl Supplies {
-    fn add(&'static self, given: &Arc<Shared>) -> Result<(), OutOfMemory> {
-        {
-            let mut all = self.0.lock();
-            all.try_reserve(1).map_err(|_| OutOfMemory)?;
-            all.push(Arc::downgrade(given));
-        }
+    /// Lists one; returns its place.
+    fn add(&'static self, given: &Arc<Shared>) -> Result<usize, OutOfMemory> {
+        let given = Arc::downgrade(given);
+        let place = Slots::add_with(given, |given, spare| self.0.lock().add(given, spare))?;
         vm::register_cache(self);
-        Ok(())
+        Ok(place)
     }
 
-    fn remove(&self, given: &Arc<Shared>) {
-        let mut none = Vec::new();
-        let mut all = self.0.lock();
-        all.retain(|it| !ptr::eq(it.as_ptr(), Arc::as_ptr(given)));
-        if all.is_empty() {
-            mem::swap(&mut *all, &mut none);
-        }
+    fn remove(&self, place: usize) {
+        let gone = self.0.lock().remove(place);
+        drop(gone);
     }
 
     /// All of them; the list is not locked while one is in use.
     fn each(&self) -> impl Iterator<Item = Arc<Shared>> {
-        let all = (0..).map_while(|at| self.0.lock().get(at).map(Weak::upgrade));
+        let all = (0..).map_while(|at| Some(self.0.lock().get(at)?.and_then(Weak::upgrade)));
         all.flatten()
     }
 }

@@ -86,7 +86,8 @@ impl<T: Object> Ids<T> {
 
     /// Returns the object at this index (`SHM_STAT` and similar commands).
     pub fn at(&self, index: usize) -> Option<Arc<T>> {
-        self.table.read_with(|table| speculation::get(&table.places, index)?.clone())
+        self.table
+            .read_with(|table| speculation::get(&table.places, index)?.clone())
     }
 
     /// How many there are, and the highest index in use.

@@ -117,7 +117,7 @@ pub(super) unsafe fn start(managed: usize) {
 
 /// Lets each CPU keep so many that all of them together have at most a 64th of the memory.
 pub(super) fn set_shares(managed: usize) {
-    let capacity = managed / 64 / super::sharers();
+    let capacity = managed / 64 / super::sharing_cpus();
     CAPACITY.store(capacity.clamp(2, FRAMES), Ordering::Relaxed);
 }
 

@@ -39,9 +39,19 @@ pub(super) unsafe fn start() {
 
 /// Keeps frames from now on, or no longer, on a machine with so many frames.
 pub(super) fn keep(is_kept: bool, managed: usize) {
-    // At most a 256th of the memory in the hands of all CPUs together.
-    let most = (managed / 256 / super::sharers()).clamp(2, FRAMES);
-    CAPACITY.store(if is_kept { most } else { 0 }, Relaxed);
+    CAPACITY.store(if is_kept { share(managed) } else { 0 }, Relaxed);
+}
+
+/// Lets each CPU keep so many, if any, that all of them together have at most a 256th of the memory.
+#[cfg(target_os = "none")]
+pub(super) fn set_shares(managed: usize) {
+    if CAPACITY.load(Relaxed) > 0 {
+        CAPACITY.store(share(managed), Relaxed);
+    }
+}
+
+fn share(managed: usize) -> usize {
+    (managed / 256 / super::sharing_cpus()).clamp(2, FRAMES)
 }
 
 /// Takes one of those kept, or makes some of which it keeps all but one.

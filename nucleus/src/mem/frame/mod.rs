@@ -541,16 +541,18 @@ pub(crate) fn watch_reach(is_watched: bool) {
     heap_frames::keep(is_watched, record::managed().len());
 }
 
-/// For how many CPUs the frames are shared out: on a machine with few, each keeps no more than with
-/// 16, beyond which nothing is gained.
-fn sharers() -> usize {
+/// Returns the number of CPUs among which kept frames are divided: at least 16, since larger shares
+/// gain nothing.
+fn sharing_cpus() -> usize {
     machine::cpu_count().max(16)
 }
 
 /// Shares out the frames that CPUs keep, once all run.
 #[cfg(target_os = "none")]
 pub(crate) fn set_shares() {
-    cache::set_shares(record::managed().len());
+    let managed = record::managed().len();
+    cache::set_shares(managed);
+    heap_frames::set_shares(managed);
 }
 
 /// All frames that the firmware reported as usable.
