@@ -308,6 +308,16 @@ fn paths_stay_right() {
             &mut BytesSource::new(b"still there"),
         );
         assert_eq!((n, text(&*file)), (Ok(11), "still there".into()));
+        // Three names, of which a node knows two: the third one is left.
+        let file = w.open("z/i", O_CREAT | O_RDWR).unwrap();
+        let place = file.location().unwrap();
+        w.walk().link(place, b"z/j").unwrap();
+        w.walk().link(place, b"z/k").unwrap();
+        w.remove("z/i").unwrap();
+        assert_eq!(w.path(place), "/z/k");
+        w.remove("z/k").unwrap();
+        assert_eq!(w.path(place), "/z/k (deleted)");
+        assert_eq!(w.path(&w.at("z/j").unwrap()), "/z/j");
         // From inside a root of its own.
         let inner = w.at("z/b").unwrap();
         assert_eq!(deep.path(&inner), b"/c");

@@ -16,11 +16,12 @@ pub(super) struct Record {
 
 /// The parent and name of a node.
 pub(super) enum TreePlace {
-    /// The root, nodes that never had a name, and those that lost the recorded names but have
-    /// others.
+    /// The root, and nodes that never had a name.
     Nowhere,
     /// The first name of those that it has, and the one that was added last, if it has several.
     In(Record, Option<Record>),
+    /// The recorded names were removed, this one last; it has others.
+    Lost(Record),
     /// The last name was removed; now the node owns the directory, so that ".." still leads there.
     Removed(Arc<Node>, Arc<[u8]>),
 }
@@ -58,9 +59,17 @@ impl TreePlace {
             return (false, TreePlace::Nowhere);
         };
         if first.is(directory, name) {
-            let next = last.take();
-            let next = next.map_or(TreePlace::Nowhere, |next| TreePlace::In(next, None));
-            return (true, core::mem::replace(self, next));
+            let old = match last.take() {
+                Some(next) => TreePlace::In(core::mem::replace(first, next), None),
+                None => match core::mem::replace(self, TreePlace::Nowhere) {
+                    TreePlace::In(first, _) => {
+                        *self = TreePlace::Lost(first);
+                        TreePlace::Nowhere
+                    }
+                    other => other,
+                },
+            };
+            return (true, old);
         }
         let gone = last.take_if(|last| last.is(directory, name));
         (

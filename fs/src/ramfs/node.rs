@@ -255,7 +255,7 @@ impl Node {
     pub(super) fn up(&self) -> Option<Arc<Node>> {
         match &*self.place.lock() {
             TreePlace::Nowhere => None,
-            TreePlace::In(first, _) => first.parent.upgrade(),
+            TreePlace::In(first, _) | TreePlace::Lost(first) => first.parent.upgrade(),
             TreePlace::Removed(parent, _) => Some(parent.clone()),
         }
     }
@@ -323,6 +323,11 @@ impl Vnode for Node {
                 parent: first.parent.upgrade()?,
                 name: first.name.clone(),
                 removed: false,
+            }),
+            TreePlace::Lost(name) => Some(Place {
+                parent: name.parent.upgrade()?,
+                name: name.name.clone(),
+                removed: true,
             }),
             TreePlace::Removed(parent, name) => Some(Place {
                 parent: parent.clone(),

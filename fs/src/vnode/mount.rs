@@ -13,6 +13,7 @@ use abi::{
 };
 use bitflags::bitflags;
 use nucleus::{
+    frame,
     sync::{BiasedRwLock, OnceArc, Rank, ReadSection, SpinLock},
     task::{self, MAX_CPUS},
 };
@@ -222,6 +223,9 @@ impl Mount {
 
     #[cold]
     fn first_here(self: &Arc<Mount>, cpu: usize) -> Arc<Mount> {
+        if frame::is_scarce() {
+            return self.clone();
+        }
         let mounted = self.mounted.clone();
         let new = Arc::new(Mount { cpu, mounted });
         let add = |by_cpu: &Option<ByCpu>| {

@@ -340,7 +340,10 @@ fn sections_keep_what_they_borrow() {
             });
         }
     });
-    assert!(PEEKED.load(Ordering::Relaxed) > 1000, "sections saw nothing");
+    assert!(
+        PEEKED.load(Ordering::Relaxed) > 1000,
+        "sections saw nothing"
+    );
 }
 
 #[test]

@@ -21,7 +21,7 @@ use alloc::{
 use nucleus::{
     Frame, OutOfMemory, Slots,
     ephemeral::{self, Backend},
-    frame::{self, Bundle, Contents, LARGEST_BLOCK},
+    frame::{Bundle, Contents, LARGEST_BLOCK},
     sync::{Rank, SpinGuard, SpinLock},
 };
 use vm::{Cache, Scan};
@@ -88,9 +88,6 @@ impl Supply {
     /// Adds frames to a buffer, the last one first, until its first one is there: `missing` pages.
     /// Returns how many pages were added.
     pub fn fill(&mut self, buffer: &mut Vec<Frame>, missing: usize) -> usize {
-        if frame::is_scarce() {
-            self.given.shrink(usize::MAX);
-        }
         let mut left = missing;
         while let Some(order) = self.reuse(buffer, &mut left) {
             match Frame::alloc_block(order, Contents::Zeroed) {
@@ -99,10 +96,8 @@ impl Supply {
                     buffer.push(frame);
                 }
                 Err(OutOfMemory) if order > 0 => self.singles = PATIENCE,
-                Err(OutOfMemory) => {
-                    self.given.shrink(usize::MAX);
-                    break;
-                }
+                // The pagedaemon, which hears of it, frees what no packet uses.
+                Err(OutOfMemory) => break,
             }
             self.singles -= usize::from(order == 0 && self.singles > 0);
         }
@@ -278,7 +273,7 @@ mod tests {
     use super::*;
     use nucleus::{
         PAGE_SIZE,
-        frame::DirectMap,
+        frame::{self, DirectMap},
         sim::{below, on_machines_with},
     };
     use vm::Urgency;
