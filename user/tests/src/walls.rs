@@ -43,8 +43,8 @@ fn checks_limits() -> bool {
 fn words() -> Vec<String> {
     let line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
     let words = line.split_whitespace();
-    let size = words.filter_map(|word| word.strip_prefix("region="));
-    let size = size.last().and_then(|size| size.strip_suffix('M'));
+    let mut sizes = words.filter_map(|word| word.strip_prefix("region="));
+    let size = sizes.next_back().and_then(|size| size.strip_suffix('M'));
     size.map(|size| format!("region={size}"))
         .into_iter()
         .collect()

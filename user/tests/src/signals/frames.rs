@@ -128,7 +128,7 @@ fn stack_segment() -> Outcome {
         0
     );
     // SAFETY: as above; the kernel has written the number.
-    let selector = unsafe { memory.cast::<u32>().read() } as usize * 8 | 3;
+    let selector = (unsafe { memory.cast::<u32>().read() } as usize * 8) | 3;
     SELECTOR.store(selector, SeqCst);
     handle(SIGUSR1, name_it, 0)?;
     let pid = call!(getpid());
