@@ -121,7 +121,7 @@ fn limits() -> Outcome {
                 }
             }
         })?;
-        pause_ms(40);
+        await_sleep(child)?;
         call!(kill(child, SIGUSR1));
         wait_ok(child)?;
     }
