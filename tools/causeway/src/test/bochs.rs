@@ -48,7 +48,7 @@ const TOO_WIDE: &[&str] = &[
     "region=64M",
     "fault_injection=none:LimitTooWide",
 ];
-const FOUND: &[&str] = &["read_ds", "write_es", "store", "code_past", "jump_past"];
+const FOUND: &[&str] = &["read_ds", "write_es", "locked", "push_past", "call_past"];
 
 /// Runs the group.
 pub fn run(bench: &Bench, report: &mut Report) {
@@ -108,6 +108,8 @@ fn too_wide(bench: &Bench) -> Result<()> {
         let found = |line: &str| line.starts_with(attack) && line.contains("in its region ended");
         ensure!(text.lines().any(found), "no {attack} in: {text}");
     }
+    let is_changed = text.contains("a neighbour's memory has changed");
+    ensure!(is_changed, "no neighbour was reached: {text}");
     Ok(())
 }
 
