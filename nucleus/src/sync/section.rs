@@ -4,8 +4,8 @@
 //! its own, which is odd while a task is in a section there; a section therefore writes no line
 //! that another CPU writes, and as long as no writer waits, none that another CPU reads.
 //!
-//! Sections read the values of [`BiasedRwLock`](super::BiasedRwLock)s. A writer clears the lock's flag
-//! and waits for the sections that may have seen it set ([`wait_for_all`]), before it changes
+//! Sections read the values of [`BiasedRwLock`](super::BiasedRwLock)s. A writer clears the lock's
+//! flag and waits for the sections that may have seen it set ([`wait_for_all`]), before it changes
 //! anything. Entering a section, loading and storing the flag, and the writer's first look at each
 //! number are sequentially consistent, so for each section one of two holds:
 //!
@@ -17,8 +17,8 @@
 //! A section leaves with a release, which the writer acquires: reads in the section happen before
 //! the writer's changes.
 //!
-//! There is no grace period: a writer drops what it removes before it returns. A CPU that stays in a section keeps writers waiting,
-//! like one that holds a spin lock, and takes no memory.
+//! There is no grace period: a writer drops what it removes before it returns. A CPU that stays in a
+//! section keeps writers waiting, like one that holds a spin lock, and takes no memory.
 
 use core::{
     marker::PhantomData,

@@ -390,8 +390,8 @@ pub fn copy_in_string(from: VirtAddr, max: usize) -> Result<Option<Vec<u8>>, NoS
         if string.len() + bytes.len() > max {
             return Ok(None);
         }
-        // A cache line at least: what is short for a moment shares none with what lasts, which other
-        // CPUs read.
+        // A cache line at least: a string that lasts a moment shares none with names that stay and
+        // that other CPUs read.
         let reserved = string.try_reserve(bytes.len().max(CACHE_LINE));
         reserved.map_err(|_| NoString::OutOfMemory)?;
         string.extend_from_slice(bytes);
