@@ -17,8 +17,8 @@
 //! A section leaves with a release, which the writer acquires: reads in the section happen before
 //! the writer's changes.
 //!
-//! There is no grace period: a writer drops what it removes before it returns. A CPU that stays in a
-//! section keeps writers waiting, like one that holds a spin lock, and takes no memory.
+//! There is no grace period: a writer drops what it removes before it returns. A CPU that stays in
+//! a section keeps writers waiting, like one that holds a spin lock, and takes no memory.
 
 use core::{
     marker::PhantomData,

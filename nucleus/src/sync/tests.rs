@@ -306,19 +306,19 @@ fn sections_keep_what_they_borrow() {
             let (outer, ended, inner) = (outer.clone(), ended.clone(), inner.clone());
             spawn(move || {
                 for i in 0..ROUNDS {
-                    let (lock, least_alive) = &*outer;
+                    let (lock, newest) = &*outer;
                     if (number + i).is_multiple_of(4) {
                         let mut value = lock.write();
                         let old = std::mem::replace(&mut *value, inner());
                         let id = value.0.id;
                         drop(value);
                         drop(old);
-                        least_alive.fetch_max(id + 1, Ordering::SeqCst);
+                        newest.fetch_max(id, Ordering::SeqCst);
                     } else if i % 3 == 0 {
                         // Sections may read it again.
                         (0..20).for_each(|_| drop(lock.read()));
                     }
-                    let least = least_alive.load(Ordering::SeqCst);
+                    let least = newest.load(Ordering::SeqCst);
                     let section = ReadSection::enter();
                     let Some((first, next)) = lock.peek(&section) else {
                         continue;

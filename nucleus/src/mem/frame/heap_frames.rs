@@ -42,7 +42,8 @@ pub(super) fn keep(is_kept: bool, managed: usize) {
     CAPACITY.store(if is_kept { share(managed) } else { 0 }, Relaxed);
 }
 
-/// Lets each CPU keep so many, if any, that all of them together have at most a 256th of the memory.
+/// Lets each CPU keep so many, if any, that all of them together have at most a 256th of the
+/// memory.
 #[cfg(target_os = "none")]
 pub(super) fn set_shares(managed: usize) {
     if CAPACITY.load(Relaxed) > 0 {
