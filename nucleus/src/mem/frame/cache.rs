@@ -115,9 +115,15 @@ pub(super) unsafe fn start(managed: usize) {
     set_shares(managed);
 }
 
+/// Returns the number of CPUs among which kept frames are divided: at least 16, since larger shares
+/// gain nothing.
+pub(super) fn sharing_cpus() -> usize {
+    machine::cpu_count().max(16)
+}
+
 /// Lets each CPU keep so many that all of them together have at most a 64th of the memory.
 pub(super) fn set_shares(managed: usize) {
-    let capacity = managed / 64 / super::sharing_cpus();
+    let capacity = managed / 64 / sharing_cpus();
     CAPACITY.store(capacity.clamp(2, FRAMES), Ordering::Relaxed);
 }
 

@@ -52,7 +52,7 @@ pub(super) fn set_shares(managed: usize) {
 }
 
 fn share(managed: usize) -> usize {
-    (managed / 256 / super::sharing_cpus()).clamp(2, FRAMES)
+    (managed / 256 / cache::sharing_cpus()).clamp(2, FRAMES)
 }
 
 /// Takes one of those kept, or makes some of which it keeps all but one.

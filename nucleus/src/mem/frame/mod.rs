@@ -541,12 +541,6 @@ pub(crate) fn watch_reach(is_watched: bool) {
     heap_frames::keep(is_watched, record::managed().len());
 }
 
-/// Returns the number of CPUs among which kept frames are divided: at least 16, since larger shares
-/// gain nothing.
-fn sharing_cpus() -> usize {
-    machine::cpu_count().max(16)
-}
-
 /// Shares out the frames that CPUs keep, once all run.
 #[cfg(target_os = "none")]
 pub(crate) fn set_shares() {
