@@ -392,7 +392,7 @@ impl State {
         }
     }
 
-    /// Takes the frame of a page that nobody holds out of the table.
+    /// Takes the frame of a page without a holder out of the table.
     fn take_unheld(&mut self, page: u32) -> Option<Frame> {
         let it = self.page(page);
         match it.is_given || it.messages > 0 {

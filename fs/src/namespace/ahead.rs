@@ -1,9 +1,9 @@
 //! The part of a walk that counts no reference and takes no lock.
 //!
 //! In a [`ReadSection`] the directories on the way are borrowed, each from the entries of the one
-//! before, for as long as the section lasts: whoever removes an entry waits for the section. So
-//! CPUs that walk through the same directories write no cache line that they share. What needs more
-//! (links, "..", a file system that may sleep, errors) stops this part; the walk goes on from there
+//! before, for as long as the section lasts: the writer that removes an entry waits for the
+//! section. So CPUs that walk through the same directories write no cache line that they share.
+//! Links, "..", file systems that may sleep and errors stop this part; the walk goes on from there
 //! by references.
 
 use alloc::sync::Arc;

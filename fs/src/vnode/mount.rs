@@ -76,10 +76,10 @@ impl MountFlags {
 /// References to a mount that are counted together: those that one CPU makes, in a cache line of
 /// their own, or the first ones. Any of them stands for the mount.
 ///
-/// So that files opened on several CPUs share no count, a location takes a reference from the CPU
-/// where it is made ([`here`](Mount::here)). Whoever must know the number of all references gathers
-/// them first: from then on each is copied where it is counted, and none moves from a count that
-/// was not added yet to one that was.
+/// A location takes its reference from the CPU on which it is made ([`here`](Mount::here)), so that
+/// files opened on several CPUs share no count. [`gather`](Mounted::gather) stops that: from then on
+/// a reference is copied from the handle that counts it, so none moves between counts while they
+/// are added.
 #[repr(align(64))]
 pub struct Mount {
     /// That CPU.
@@ -190,8 +190,8 @@ impl Mount {
         })
     }
 
-    /// Has each CPU count its own references from now on. The caller, who has the first reference,
-    /// gathers them before it gives that up: until then they keep the mount.
+    /// Has each CPU count its own references from now on. The caller has the first reference, and
+    /// gathers them before it drops that: until then they keep the mount.
     pub(crate) fn spread(self: &Arc<Mount>) {
         let by_cpu: ByCpu = Box::new([const { OnceArc::new() }; MAX_CPUS + 1]);
         by_cpu[FIRST].get_or_insert(|| self.clone());
