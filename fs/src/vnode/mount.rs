@@ -77,8 +77,8 @@ impl MountFlags {
 /// their own, or the first ones. Any of them stands for the mount.
 ///
 /// A location takes its reference from the CPU on which it is made ([`here`](Mount::here)), so that
-/// files opened on several CPUs share no count. [`gather`](Mounted::gather) stops that: from then on
-/// a reference is copied from the handle that counts it, so none moves between counts while they
+/// files opened on several CPUs share no count. [`gather`](Mounted::gather) stops that: from then
+/// on a reference is copied from the handle that counts it, so none moves between counts while they
 /// are added.
 #[repr(align(64))]
 pub struct Mount {
