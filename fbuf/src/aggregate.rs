@@ -240,7 +240,21 @@ impl Aggregate {
     }
 
     /// Drops the first `n` bytes, or all if there are fewer.
+    #[inline]
     pub fn clip_front(&mut self, n: usize) {
+        // Mostly they are headers, before more bytes of the same slice.
+        if let Some(first) = self.slices.front_mut()
+            && (1..first.len).contains(&n)
+        {
+            first.drop_front(n);
+            self.len -= n;
+            return;
+        }
+        self.clip_slices(n);
+    }
+
+    #[inline(never)]
+    fn clip_slices(&mut self, n: usize) {
         let mut left = n;
         while left > 0 {
             let Some(first) = self.slices.front() else {

@@ -1,14 +1,18 @@
 //! Packets: headers in a small buffer that grows to the front, and the rest as slices.
 //!
 //! A packet that is sent has its headers in [`Packet::head`] and the payload as the slices that the
-//! program or a file gave. One that has arrived is all slices; each layer looks at a copy of its
-//! header and clips that off.
+//! program or a file gave. One that has arrived is all slices; its first bytes are copied once
+//! ([`Headers`]), and each layer reads its header there.
 
 use fbuf::Aggregate;
 use nucleus::ephemeral;
 
 /// Bytes of headers: Ethernet, IPv6 with a fragment header, TCP with all options, less padding.
 const HEAD: usize = 128;
+
+/// Bytes that are copied of a packet that has arrived: as many as Ethernet, IPv6 and TCP with all
+/// options have.
+const HEADERS: usize = 14 + 40 + 60;
 
 /// Headers, the outermost first.
 #[derive(Clone, Debug)]
@@ -57,6 +61,55 @@ impl Head {
     /// Tells whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+/// A copy of the first bytes of a packet that has arrived, less those of the layers that have read
+/// theirs.
+#[derive(Clone, Debug)]
+pub struct Headers {
+    bytes: [u8; HEADERS],
+    start: u8,
+    end: u8,
+}
+
+impl Headers {
+    /// Copies the first bytes.
+    #[inline]
+    pub fn of(data: &Aggregate) -> Headers {
+        let mut bytes = [0; HEADERS];
+        let n = data.peek(0, &mut bytes[..HEADERS.min(data.len())]);
+        Headers {
+            bytes,
+            start: 0,
+            end: n as u8,
+        }
+    }
+
+    /// Returns them.
+    #[inline]
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[self.start.into()..self.end.into()]
+    }
+
+    /// Returns the last `n` bytes that were given up; `None` if there were fewer.
+    pub fn before(&self, n: usize) -> Option<&[u8]> {
+        let start = usize::from(self.start);
+        Some(&self.bytes[start.checked_sub(n)?..start])
+    }
+
+    /// Keeps no more than `n` bytes.
+    #[inline]
+    pub fn cut(&mut self, n: usize) {
+        let left = usize::from(self.end - self.start);
+        self.end = self.start + left.min(n) as u8;
+    }
+
+    /// Gives up the first `n` bytes, or all if there are fewer.
+    #[inline]
+    pub fn skip(&mut self, n: usize) {
+        let left = self.end - self.start;
+        self.start += n.min(left.into()) as u8;
     }
 }
 

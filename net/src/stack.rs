@@ -7,6 +7,7 @@ use alloc::{
 use core::{net::Ipv6Addr, time::Duration};
 
 use abi::Result;
+use fbuf::Aggregate;
 use nucleus::{Pieces, sync::Mutex};
 use vm::account;
 
@@ -14,8 +15,8 @@ use crate::{
     Family,
     configure::Configurator,
     datagram::{self, Protocol, SocketTable},
-    ip::{self, Network, Received, Refusal, Report, Upper},
-    packet::Packet,
+    ip::{self, Interface, Network, Received, Refusal, Report, Upper},
+    packet::{Checksum, Packet},
     switches,
     tcp::{self, Tcp},
     timer::Alarm,
@@ -144,9 +145,19 @@ impl Stack {
         self.tcp.set_by_packets(mtu.is_some());
     }
 
-    /// Takes a packet that has arrived at an interface, and delivers what follows from it.
-    pub fn receive(&self, interface: u32, packet: Packet) {
-        self.network.receive(interface, packet);
+    /// Takes a packet that has arrived at interface `index`, and delivers what follows from it.
+    pub fn receive(&self, index: u32, packet: Packet) {
+        self.network.receive(index, packet);
+        self.deliver();
+    }
+
+    /// As [`receive`](Stack::receive), from a device that holds its interface.
+    pub fn receive_at(&self, interface: &Arc<Interface>, data: Aggregate, checksum: Checksum) {
+        self.network.receive_at(interface, data, checksum);
+        self.deliver();
+    }
+
+    fn deliver(&self) {
         if !self.network.run_loopback(MOST_DELIVERED) {
             self.alarm.set(Some(0));
         }
@@ -160,9 +171,7 @@ impl Stack {
             self.configurator.run_timers(),
         ];
         // Timers tell this machine's own programs what did not arrive.
-        if !self.network.run_loopback(MOST_DELIVERED) {
-            self.alarm.set(Some(0));
-        }
+        self.deliver();
         times.into_iter().flatten().min().map(Duration::from_nanos)
     }
 
@@ -188,7 +197,7 @@ struct Protocols {
 }
 
 impl Upper for Protocols {
-    fn receive(&self, packet: Received) -> Option<Refusal> {
+    fn receive(&self, packet: &mut Received) -> Option<Refusal> {
         match packet.protocol {
             ip::TCP => {
                 self.tcp.upgrade()?.receive(packet);
@@ -196,7 +205,7 @@ impl Upper for Protocols {
             }
             ip::UDP => {
                 let is_taken = packet.interface != ip::LOOPBACK
-                    && self.configurator.upgrade()?.take_datagram(&packet);
+                    && self.configurator.upgrade()?.take_datagram(packet);
                 match is_taken {
                     true => None,
                     false => datagram::receive(&*self.udp.upgrade()?, packet),
@@ -256,7 +265,7 @@ impl Upper for Protocols {
         raw.is_some_and(|raw| datagram::show_raw(&raw, packet, header))
     }
 
-    fn receive_echo(&self, packet: Received) {
+    fn receive_echo(&self, packet: &mut Received) {
         if let Some(ping) = self.ping.upgrade() {
             datagram::receive_echo(&ping, packet);
         }

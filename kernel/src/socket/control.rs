@@ -107,12 +107,17 @@ pub struct ControlSink {
     layout: Layout,
     /// Something was left out for which there was no room.
     pub is_truncated: bool,
+    /// The caller looks at what is added, or left out.
+    pub is_wanted: bool,
 }
 
 impl ControlSink {
-    /// Takes nothing, and no notification is sent.
+    /// Takes nothing, and nobody asks what it has left out.
     pub fn none() -> ControlSink {
-        ControlSink::new(0, Layout::Wide)
+        ControlSink {
+            is_wanted: false,
+            ..ControlSink::new(0, Layout::Wide)
+        }
     }
 
     /// Takes up to `room` bytes.
@@ -122,6 +127,7 @@ impl ControlSink {
             room,
             layout,
             is_truncated: false,
+            is_wanted: true,
         }
     }
 

@@ -260,9 +260,8 @@ impl Configurator {
     pub fn take_datagram(&self, packet: &Received) -> bool {
         /// Bytes of a header of UDP.
         const HEADER: usize = 8;
-        let mut ports = [0; 4];
-        packet.data.peek(0, &mut ports);
-        if ports[2..] != format::CLIENT.to_be_bytes() || !packet.from.is_ipv4() {
+        let ports = packet.headers.as_slice();
+        if ports.get(2..4) != Some(&format::CLIENT.to_be_bytes()) || !packet.from.is_ipv4() {
             return false;
         }
         let mut bytes = [0; HEADER + format::MOST];

@@ -19,11 +19,8 @@ use crate::{
 };
 
 /// Takes a packet of UDP for the sockets of a table.
-pub(crate) fn receive(table: &Mutex<SocketTable>, mut packet: Received) -> Option<Refusal> {
-    let mut header = [0; HEADER];
-    if packet.data.peek(0, &mut header) < HEADER {
-        return None;
-    }
+pub(crate) fn receive(table: &Mutex<SocketTable>, packet: &mut Received) -> Option<Refusal> {
+    let header: [u8; HEADER] = *packet.first(HEADER).first_chunk()?;
     let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
     let (from, to, len) = (word(0), word(2), usize::from(word(4)));
     // The datagram fills its packet; only IPv4 may go without a checksum.
@@ -33,29 +30,29 @@ pub(crate) fn receive(table: &Mutex<SocketTable>, mut packet: Received) -> Optio
     if len != packet.data.len() || to == 0 || is_wrong || !packet.is_intact() {
         return None;
     }
-    packet.data.clip_front(HEADER);
-    let datagram = datagram(&mut packet, from, to);
-    let receivers = table.lock().receivers_of(
-        datagram.from,
-        datagram.to,
-        packet.is_for_many,
-        packet.interface,
+    let (from, to) = (
+        SocketAddr::new(packet.from, from),
+        SocketAddr::new(packet.to, to),
     );
+    let receivers = table
+        .lock()
+        .receivers_of(from, to, packet.is_for_many, packet.interface);
     if receivers.is_empty() {
         Counter::udp_no_port.add(1);
-        Counter::udp_no_port_v6.add(datagram.to.is_ipv6().into());
+        Counter::udp_no_port_v6.add(to.is_ipv6().into());
         return Some(Refusal::Port);
     }
-    receivers.enqueue(datagram);
+    packet.data.clip_front(HEADER);
+    receivers.enqueue(datagram(packet, from, to));
     None
 }
 
 /// Makes a datagram of what a packet has.
-fn datagram(packet: &mut Received, from: u16, to: u16) -> Datagram {
+fn datagram(packet: &mut Received, from: SocketAddr, to: SocketAddr) -> Datagram {
     Datagram {
         data: core::mem::take(&mut packet.data),
-        from: SocketAddr::new(packet.from, from),
-        to: SocketAddr::new(packet.to, to),
+        from,
+        to,
         at: time::since_epoch(),
         service: packet.service,
         hops: packet.hops,
@@ -65,12 +62,16 @@ fn datagram(packet: &mut Received, from: u16, to: u16) -> Datagram {
 }
 
 /// Takes an echo reply for the socket with its identifier.
-pub(crate) fn receive_echo(table: &Mutex<SocketTable>, mut packet: Received) {
-    let mut header = [0; HEADER];
-    packet.data.peek(0, &mut header);
+pub(crate) fn receive_echo(table: &Mutex<SocketTable>, packet: &mut Received) {
+    let Some(header) = packet.first(HEADER).first_chunk::<HEADER>() else {
+        return;
+    };
     let identifier = u16::from_be_bytes([header[4], header[5]]);
-    let mut datagram = datagram(&mut packet, 0, identifier);
-    datagram.from.set_port(0);
+    let (from, to) = (
+        SocketAddr::new(packet.from, 0),
+        SocketAddr::new(packet.to, identifier),
+    );
+    let datagram = datagram(packet, from, to);
     let receivers = table.lock().receivers_of(
         datagram.from,
         datagram.to,
@@ -83,13 +84,12 @@ pub(crate) fn receive_echo(table: &Mutex<SocketTable>, mut packet: Received) {
 /// Shows a packet to the raw sockets of its protocol; `header` is that of IPv4. Returns whether
 /// there are any.
 pub(crate) fn show_raw(table: &Mutex<SocketTable>, packet: &Received, header: &[u8]) -> bool {
-    let mut kind = [0];
-    packet.data.peek(0, &mut kind);
     let shown = Shown {
         from: packet.from,
         to: packet.to,
         protocol: packet.protocol,
-        kind: kind.first().copied(),
+        // None of an empty packet: its place counts as 0.
+        kind: Some(packet.headers.as_slice().first().copied().unwrap_or(0)),
         interface: packet.interface,
     };
     let receivers = table.lock().packet_receivers(&shown);

@@ -17,7 +17,7 @@ use crate::{
     Family,
     ip::{ICMP, ICMP_V6, LOOPBACK, Packet, Received, Route, Sending, icmp},
     link,
-    packet::{Head, Sum},
+    packet::{Head, Headers, Sum},
 };
 
 /// The number of the protocol whose packets have their header already (`IPPROTO_RAW`).
@@ -158,7 +158,7 @@ impl Socket {
             self.deliver(&answer)?;
             // Those who ask without a raw socket get it, too.
             let bytes = answer.bytes_without_header()?;
-            self.network.hand_echo(Received {
+            self.network.hand_echo(&mut Received {
                 interface: LOOPBACK,
                 from: answer.from,
                 to: answer.to,
@@ -167,6 +167,7 @@ impl Socket {
                 hops: answer.hops,
                 is_for_many: false,
                 is_right: true,
+                headers: Headers::of(&bytes),
                 data: bytes,
             });
         }

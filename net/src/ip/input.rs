@@ -6,31 +6,34 @@ use core::{
     sync::atomic::Ordering::Relaxed,
 };
 
-use fbuf::{Aggregate, Slice, View};
+use fbuf::Aggregate;
 use smoltcp::wire::{Ipv4Packet, Ipv6Packet};
 
 use super::{
     ICMP, ICMP_V6, IGMP, TCP, UDP,
     address::pseudo_sum,
-    errors::Refusal,
+    errors::{self, Refusal},
     ethernet::{self, Arp, Discovery},
     fragments::{Fragment, Key},
     groups::LISTENER_QUERY,
-    interface::{Address, AddressState, Interface},
+    interface::{Address, AddressState, Interface, LOOPBACK},
     neighbours::Neighbour,
     network::{Change, Network},
     output::{FRAGMENT, HEADER_V4, HEADER_V6, Sending, send_to},
-    routes::LEAST_MTU_V6,
 };
 use crate::{
     counters::Counter,
-    link::{Direction, Mac},
-    packet::{Checksum, Head, Packet},
+    link::Mac,
+    packet::{Checksum, Head, Headers, Packet, Sum},
     timer::now,
 };
 
 /// Bytes of an IPv4 header with all options.
 const LONGEST_V4: usize = 60;
+/// Bytes of a header of TCP with all options, the longest above IP.
+const LONGEST_TRANSPORT: usize = 60;
+/// Stands where no address was read yet.
+const UNSPECIFIED: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 /// Headers of IPv6 that may stand before the payload: hop-by-hop options, routing, destination
 /// options. More of them than this is an attack.
 const EXTENSIONS: [u8; 3] = [0, 43, 60];
@@ -64,9 +67,23 @@ pub struct Received {
     pub is_right: bool,
     /// The transport header and the payload.
     pub data: Aggregate,
+    /// Their first bytes.
+    pub headers: Headers,
 }
 
 impl Received {
+    /// Returns the first bytes of `data`, `n` at least if there are so many, which are no more than
+    /// are ever [copied](Headers).
+    #[inline]
+    pub fn first(&mut self, n: usize) -> &[u8] {
+        // Behind long headers fewer were copied.
+        let there = self.headers.as_slice().len();
+        if there < n && there < self.data.len() {
+            self.headers = Headers::of(&self.data);
+        }
+        self.headers.as_slice()
+    }
+
     /// Tells whether the transport checksum is right.
     pub fn is_intact(&self) -> bool {
         if self.is_right {
@@ -79,9 +96,8 @@ impl Received {
     }
 }
 
-/// A header that was read.
+/// What a header says besides what a [`Received`] has of it.
 struct Header {
-    packet: Received,
     /// Bytes of it, and of the whole packet.
     len: usize,
     total: usize,
@@ -95,64 +111,49 @@ struct Part {
     is_last: bool,
 }
 
-/// Returns the transport header's checksum as it was verified by a device.
-fn is_right(packet: &Packet) -> bool {
-    packet.checksum != Checksum::Unknown
-}
-
 /// A packet as it came, for raw sockets and for a message about it.
 enum Original {
-    /// Needed by neither.
-    None,
-    /// Its first bytes, which are all that a message repeats: a handle takes no memory, and does
-    /// not own them.
-    First(View),
+    /// The bytes of its header, which were copied with what follows it, and are still there.
+    Header(usize),
     /// All of it.
     Whole(Aggregate),
 }
 
 impl Original {
-    fn of(data: &Aggregate, needs_all: bool) -> Original {
-        let enough = data.len().min(usize::from(LEAST_MTU_V6));
-        match data.slices().next() {
-            Some(first) if !needs_all && first.len >= enough => Original::First(first.view()),
-            _ => Original::Whole(data.clone()),
+    /// That of a packet whose header, of `len` bytes, is still there. Raw sockets need all of it.
+    fn of(packet: &Received, len: usize, is_shown: bool) -> Original {
+        // Where not all headers were copied, what follows this one is copied anew in its place.
+        let copied = packet.headers.as_slice().len();
+        let has_all = copied >= (len + LONGEST_TRANSPORT).min(packet.data.len());
+        match has_all && !is_shown {
+            true => Original::Header(len),
+            false => Original::Whole(packet.data.clone()),
         }
     }
 
-    /// Returns what there is of it; nothing where memory is short.
-    fn aggregate(&self) -> Aggregate {
+    /// Returns what there is of it; nothing where memory is short. `packet` has what follows the
+    /// header.
+    fn aggregate(self, packet: &Received) -> Aggregate {
+        let len = match self {
+            Original::Header(len) => len,
+            Original::Whole(data) => return data,
+        };
         let mut all = Aggregate::new();
-        match self {
-            Original::None => {}
-            Original::First(view) => {
-                let slice = Slice::part(&view.frame, view.offset, view.len);
-                let _ = all.append(slice);
-            }
-            Original::Whole(data) => all = data.clone(),
+        let header = packet.headers.before(len).unwrap_or(&[]);
+        let filled = all.fill_from(&mut fbuf::BytesSource::new(header), len);
+        if filled != Ok(len) || all.join(&mut packet.data.clone()).is_err() {
+            all.clear();
         }
         all
     }
 }
 
 impl Network {
-    /// Takes a packet from a device.
+    /// Takes a packet from the device of interface `index`.
     pub fn receive(&self, index: u32, mut packet: Packet) {
         let Some(interface) = self.interface(index) else {
             return;
         };
-        if !interface.is_loopback() {
-            let traffic = &interface.traffic;
-            if !interface.is_up() {
-                traffic.receive_dropped.fetch_add(1, Relaxed);
-                return;
-            }
-            traffic.received_packets.fetch_add(1, Relaxed);
-            traffic
-                .received_bytes
-                .fetch_add(packet.len() as u64, Relaxed);
-        }
-        interface.show(Direction::In, &packet);
         if !packet.head.is_empty() {
             // It comes from this machine: the headers become a slice like the rest.
             let bytes = packet.head.as_slice();
@@ -163,24 +164,44 @@ impl Network {
             }
             packet.data = all;
         }
-        let is_right = is_right(&packet);
-        let mut data = packet.data;
-        let kind = match interface.features().mac {
-            None => {
-                let mut first = [0];
-                data.peek(0, &mut first);
-                match first[0] >> 4 {
-                    4 => ethernet::IPV4,
-                    6 => ethernet::IPV6,
-                    _ => return,
-                }
+        self.receive_at(&interface, packet.data, packet.checksum);
+    }
+
+    /// Takes a packet from an interface's device.
+    pub fn receive_at(&self, interface: &Arc<Interface>, data: Aggregate, checksum: Checksum) {
+        if !interface.is_loopback() {
+            let traffic = &interface.traffic;
+            if !interface.is_up() {
+                traffic.receive_dropped.fetch_add(1, Relaxed);
+                return;
             }
+            traffic.received_packets.fetch_add(1, Relaxed);
+            traffic.received_bytes.fetch_add(data.len() as u64, Relaxed);
+        }
+        interface.show_received(&data, checksum);
+        let mut packet = Received {
+            interface: interface.index(),
+            is_right: checksum != Checksum::Unknown,
+            headers: Headers::of(&data),
+            data,
+            from: UNSPECIFIED,
+            to: UNSPECIFIED,
+            protocol: 0,
+            service: 0,
+            hops: 0,
+            is_for_many: false,
+        };
+        let kind = match interface.features().mac {
+            None => match packet.headers.as_slice().first().map(|first| first >> 4) {
+                Some(4) => ethernet::IPV4,
+                Some(6) => ethernet::IPV6,
+                _ => return,
+            },
             Some(own) => {
-                let mut header = [0; ethernet::HEADER];
-                if data.peek(0, &mut header) < ethernet::HEADER {
+                let Some(header) = packet.headers.as_slice().first_chunk() else {
                     return;
-                }
-                let (to, from, kind) = ethernet::read_header(&header);
+                };
+                let (to, from, kind) = ethernet::read_header(header);
                 // Some links return what was sent to a group.
                 if from == own {
                     return;
@@ -190,163 +211,168 @@ impl Network {
                 } else if to != own {
                     return;
                 }
-                data.clip_front(ethernet::HEADER);
+                packet.data.clip_front(ethernet::HEADER);
+                packet.headers.skip(ethernet::HEADER);
                 kind
             }
         };
-        match kind {
-            ethernet::IPV4 => self.receive_ip(&interface, data, is_right, read_v4),
-            ethernet::IPV6 => self.receive_ip(&interface, data, is_right, read_v6),
-            ethernet::ARP => self.receive_arp(&interface, &data),
-            _ => {}
+        let header = match kind {
+            ethernet::IPV4 => read_v4(&mut packet),
+            ethernet::IPV6 => read_v6(&mut packet),
+            ethernet::ARP => return self.receive_arp(interface, packet.headers.as_slice()),
+            _ => return,
+        };
+        match header {
+            Some(header) => self.receive_ip(interface, &mut packet, &header),
+            None => Counter::ip_refused.add(1),
         }
     }
 
-    fn receive_ip(
-        &self,
-        interface: &Arc<Interface>,
-        mut data: Aggregate,
-        is_right: bool,
-        read: impl FnOnce(&Aggregate) -> Option<Header>,
-    ) {
-        let Some(Header {
-            mut packet,
-            len,
-            total,
-            part,
-        }) = read(&data)
-        else {
-            Counter::ip_refused.add(1);
-            return;
-        };
-        packet.interface = interface.index();
-        packet.is_right = is_right;
+    /// Takes a packet of IP, whose header was read, and is still there.
+    #[inline(always)]
+    fn receive_ip(&self, interface: &Arc<Interface>, packet: &mut Received, header: &Header) {
         if !interface.is_loopback() {
             Counter::ip_received.add(1);
             Counter::ip_received_v6.add(packet.from.is_ipv6().into());
-            Counter::ip_received_bytes.add(total as u64);
-            Counter::sums_checked_by_device.add(is_right.into());
+            Counter::ip_received_bytes.add(header.total as u64);
+            Counter::sums_checked_by_device.add(packet.is_right.into());
         }
-        if !self.accepts(interface, &mut packet) {
+        let Some(is_for_many) = self.accepts(interface, packet.from, packet.to) else {
             Counter::ip_refused.add(1);
             return;
-        }
+        };
+        packet.is_for_many = is_for_many;
+        let data = &mut packet.data;
         // Links pad short packets.
-        while data.len() > total {
+        while data.len() > header.total {
             let Some(slice) = data.pop_back() else { return };
             let rest = data.len();
-            if rest < total && data.append(slice.first(total - rest)).is_err() {
+            if rest < header.total && data.append(slice.first(header.total - rest)).is_err() {
                 return;
             }
         }
         let has_raw = self.has_raw();
-        let original = match packet.protocol {
-            TCP if !has_raw => Original::None,
-            _ => Original::of(&data, has_raw),
-        };
-        data.clip_front(len);
-        packet.data = data;
-        if let Some(part) = part {
-            Counter::ip_fragments_received.add(1);
-            let fragment = Fragment {
-                offset: part.offset,
-                is_last: part.is_last,
-                data: core::mem::take(&mut packet.data),
+        let is_part = header.part.is_some();
+        let original = Original::of(packet, header.len, has_raw || is_part);
+        packet.data.clip_front(header.len);
+        packet.headers.skip(header.len);
+        packet.headers.cut(packet.data.len());
+        if let Some(part) = &header.part {
+            let Some(whole) = self.reassemble(packet, part) else {
+                return;
             };
-            let key = Key {
-                from: packet.from,
-                to: packet.to,
-                protocol: packet.protocol,
-                ident: part.ident,
-            };
-            let (whole, due) = {
-                let mut fragments = self.fragments.lock();
-                let whole = fragments.add(key, fragment, now());
-                (whole, fragments.next())
-            };
-            self.alarm.set(due);
-            let Some(whole) = whole else { return };
-            Counter::ip_reassembled.add(1);
             packet.data = whole;
+            packet.headers = Headers::of(&packet.data);
         }
-        let mut is_wanted = false;
-        if has_raw && let Some(upper) = self.upper() {
-            let mut header = [0; LONGEST_V4];
-            let n = match (packet.from, &original) {
-                (IpAddr::V4(_), Original::Whole(original)) => {
-                    original.peek(0, &mut header[..len.min(LONGEST_V4)])
-                }
-                _ => 0,
-            };
-            is_wanted = upper.show(&packet, &header[..n]);
-        }
-        self.deliver(interface, packet, &original, is_wanted);
+        let is_wanted = has_raw && self.show_raw(packet, &original, header.len);
+        self.deliver(interface, packet, original, is_wanted);
     }
 
-    /// Tells whether a packet is for this machine and may come from where it says.
-    fn accepts(&self, interface: &Interface, packet: &mut Received) -> bool {
-        let is_loopback = interface.index() == 1;
-        let from_many = match packet.from {
+    /// Shows a packet whose header had `len` bytes to raw sockets; returns whether one wants it.
+    #[inline(never)]
+    fn show_raw(&self, packet: &Received, original: &Original, len: usize) -> bool {
+        let mut bytes = [0; LONGEST_V4];
+        let n = match (packet.from, original) {
+            (IpAddr::V4(_), Original::Whole(original)) => {
+                original.peek(0, &mut bytes[..len.min(LONGEST_V4)])
+            }
+            _ => 0,
+        };
+        let upper = self.upper();
+        upper.is_some_and(|upper| upper.show(packet, &bytes[..n]))
+    }
+
+    /// Adds a fragment to those of its packet; returns what the whole packet has behind its header
+    /// if this was the last one to come.
+    fn reassemble(&self, packet: &mut Received, part: &Part) -> Option<Aggregate> {
+        Counter::ip_fragments_received.add(1);
+        let fragment = Fragment {
+            offset: part.offset,
+            is_last: part.is_last,
+            data: core::mem::take(&mut packet.data),
+        };
+        let key = Key {
+            from: packet.from,
+            to: packet.to,
+            protocol: packet.protocol,
+            ident: part.ident,
+        };
+        let (whole, due) = {
+            let mut fragments = self.fragments.lock();
+            let whole = fragments.add(key, fragment, now());
+            (whole, fragments.next())
+        };
+        self.alarm.set(due);
+        let whole = whole?;
+        Counter::ip_reassembled.add(1);
+        Some(whole)
+    }
+
+    /// Tells whether a packet is for this machine and may come from where it says, and if so,
+    /// whether it is for several machines.
+    fn accepts(&self, interface: &Interface, from: IpAddr, to: IpAddr) -> Option<bool> {
+        let is_loopback = interface.index() == LOOPBACK;
+        let from_many = match from {
             IpAddr::V4(from) => {
                 from.is_multicast() || from.is_broadcast() || interface.is_broadcast(from)
             }
             IpAddr::V6(from) => from.is_multicast(),
         };
         // Addresses of loopback never come from a link (RFC 1122 3.2.1.3).
-        let strays = packet.from.is_loopback() || packet.to.is_loopback();
-        let ours = !is_loopback && self.is_own(packet.from);
+        let strays = from.is_loopback() || to.is_loopback();
+        let ours = !is_loopback && self.is_own(from);
         if from_many || strays && !is_loopback || ours {
-            return false;
+            return None;
         }
-        packet.is_for_many = match packet.to {
+        let is_for_many = match to {
             IpAddr::V4(to) => to.is_multicast() || interface.is_broadcast(to),
             IpAddr::V6(to) => to.is_multicast(),
         };
-        packet.is_for_many || self.is_own(packet.to)
+        (is_for_many || self.is_own(to)).then_some(is_for_many)
     }
 
     /// Gives a packet to its protocol. One that another program wants is not refused.
     fn deliver(
         &self,
         interface: &Arc<Interface>,
-        packet: Received,
-        original: &Original,
+        packet: &mut Received,
+        original: Original,
         is_wanted: bool,
     ) {
         match packet.protocol {
-            ICMP if packet.from.is_ipv4() => self.receive_icmp(interface, packet),
-            ICMP_V6 if packet.from.is_ipv6() => self.receive_icmp(interface, packet),
             TCP | UDP => {
-                if let Some(upper) = self.upper() {
-                    let quoted = Received {
-                        data: Aggregate::new(),
-                        ..packet
-                    };
-                    if let Some(refusal) = upper.receive(packet) {
-                        self.refuse(&quoted, &original.aggregate(), refusal);
-                    }
+                if let Some(upper) = self.upper()
+                    && let Some(refusal) = upper.receive(packet)
+                {
+                    let original = original.aggregate(packet);
+                    self.refuse(packet, &original, refusal);
                 }
             }
-            IGMP if packet.from.is_ipv4() => self.receive_igmp(interface, &packet),
+            ICMP if packet.from.is_ipv4() => self.receive_icmp(interface, packet),
+            ICMP_V6 if packet.from.is_ipv6() => self.receive_icmp(interface, packet),
+            IGMP if packet.from.is_ipv4() => self.receive_igmp(interface, packet),
             _ if packet.from.is_unspecified() || is_wanted => {}
-            _ => self.refuse(&packet, &original.aggregate(), Refusal::Protocol),
+            _ => {
+                let original = original.aggregate(packet);
+                self.refuse(packet, &original, Refusal::Protocol);
+            }
         }
     }
 
-    fn receive_icmp(&self, interface: &Arc<Interface>, packet: Received) {
-        let mut header = [0; super::errors::HEADER];
-        if packet.data.peek(0, &mut header) < header.len() || !packet.is_intact() {
+    fn receive_icmp(&self, interface: &Arc<Interface>, packet: &mut Received) {
+        let first = packet.first(errors::HEADER);
+        let kind = first.get(..errors::HEADER).map(|header| header[0]);
+        let Some(kind) = kind.filter(|_| packet.is_intact()) else {
             Counter::icmp_errors.add(1);
             return;
-        }
-        let is_v4 = packet.from.is_ipv4();
-        match (is_v4, header[0]) {
+        };
+        match (packet.from.is_ipv4(), kind) {
             (true, ECHO_V4) | (false, ECHO_V6) => self.echo(packet),
-            (true, 3 | 11 | 12) | (false, 1..=4) => self.take_error(&packet),
+            (true, 3 | 11 | 12) | (false, 1..=4) => self.take_error(packet),
             (true, ECHO_REPLY_V4) | (false, ECHO_REPLY_V6) => self.hand_echo(packet),
-            (false, LISTENER_QUERY) => self.receive_listener_query(interface, &packet),
+            (false, LISTENER_QUERY) => self.receive_listener_query(interface, packet),
             (false, ethernet::SOLICITATION | ethernet::ADVERTISEMENT) => {
-                self.receive_discovery(interface, &packet);
+                self.receive_discovery(interface, packet);
             }
             // RFC 4861 6.1.2: from this link.
             (false, ethernet::ROUTER_ADVERTISEMENT) if packet.hops == u8::MAX => {
@@ -361,20 +387,20 @@ impl Network {
     }
 
     /// Answers a request for an echo. The payload is that of the request.
-    fn echo(&self, packet: Received) {
+    fn echo(&self, packet: &mut Received) {
         if packet.is_for_many || packet.from.is_unspecified() {
             return;
         }
         let Ok(route) = self.route(packet.from) else {
             return;
         };
-        let mut header = [0; super::errors::HEADER];
-        packet.data.peek(0, &mut header);
+        let mut header = [0; errors::HEADER];
+        header.copy_from_slice(&packet.headers.as_slice()[..errors::HEADER]);
         let is_v4 = packet.from.is_ipv4();
         header[0] = if is_v4 { ECHO_REPLY_V4 } else { ECHO_REPLY_V6 };
         let mut head = Head::default();
         head.push(header.len()).copy_from_slice(&header);
-        let mut data = packet.data;
+        let mut data = core::mem::take(&mut packet.data);
         data.clip_front(header.len());
         let sending = Sending {
             from: packet.to,
@@ -387,12 +413,12 @@ impl Network {
         let _ = self.send(&route, sending, head, data, 0);
     }
 
-    fn receive_arp(&self, interface: &Interface, data: &Aggregate) {
-        let mut bytes = [0; ethernet::ARP_LEN];
-        if data.peek(0, &mut bytes) < bytes.len() {
+    /// Takes a message of ARP, with what pads it.
+    fn receive_arp(&self, interface: &Interface, bytes: &[u8]) {
+        let Some(message) = bytes.first_chunk::<{ ethernet::ARP_LEN }>() else {
             return;
-        }
-        let (Some(arp), Some(own)) = (Arp::read(&bytes), interface.features().mac) else {
+        };
+        let (Some(arp), Some(own)) = (Arp::read(message), interface.features().mac) else {
             return;
         };
         let is_probe = !arp.is_reply && arp.from.is_unspecified();
@@ -504,47 +530,36 @@ impl Network {
     }
 }
 
-fn read_v4(data: &Aggregate) -> Option<Header> {
-    let mut bytes = [0; LONGEST_V4];
-    let n = data.peek(0, &mut bytes);
-    if n < HEADER_V4 {
+/// Reads the header of a packet; `None` if it is wrong.
+fn read_v4(packet: &mut Received) -> Option<Header> {
+    let bytes = packet.headers.as_slice();
+    let first: &[u8; HEADER_V4] = bytes.first_chunk()?;
+    let len = usize::from(first[0] & 15) * 4;
+    let header = bytes.get(..len.max(HEADER_V4))?;
+    let mut sum = Sum::default();
+    sum.add(header);
+    let total = usize::from(u16::from_be_bytes([first[2], first[3]]));
+    let is_whole = len >= HEADER_V4 && total >= len && total <= packet.data.len();
+    if first[0] >> 4 != 4 || !is_whole || sum.finish() != 0 {
         return None;
     }
-    let len = usize::from(bytes[0] & 15) * 4;
-    let header = Ipv4Packet::new_unchecked(&bytes[..n.min(len.max(HEADER_V4))]);
-    let total = usize::from(header.total_len());
-    let is_whole = len >= HEADER_V4 && len <= n && total >= len && total <= data.len();
-    if header.version() != 4 || !is_whole || !header.verify_checksum() {
-        return None;
-    }
-    let to = header.dst_addr();
-    let from = header.src_addr();
+    let fields = Ipv4Packet::new_unchecked(header);
+    let to = fields.dst_addr();
     // A source route would let a stranger choose our answers' way (RFC 7126).
-    if has_source_route(&bytes[HEADER_V4..len]) || to == Ipv4Addr::UNSPECIFIED {
+    if has_source_route(&header[HEADER_V4..]) || to == Ipv4Addr::UNSPECIFIED {
         return None;
     }
-    let (offset, more) = (usize::from(header.frag_offset()), header.more_frags());
-    let protocol = header.next_header().into();
-    Some(Header {
-        len,
-        total,
-        part: (offset > 0 || more).then(|| Part {
-            ident: header.ident().into(),
-            offset,
-            is_last: !more,
-        }),
-        packet: Received {
-            interface: 0,
-            from: from.into(),
-            to: to.into(),
-            protocol,
-            service: bytes[1],
-            hops: header.hop_limit(),
-            is_for_many: false,
-            is_right: false,
-            data: Aggregate::new(),
-        },
-    })
+    let (offset, more) = (usize::from(fields.frag_offset()), fields.more_frags());
+    let part = (offset > 0 || more).then(|| Part {
+        ident: fields.ident().into(),
+        offset,
+        is_last: !more,
+    });
+    let (service, hops) = (first[1], fields.hop_limit());
+    (packet.from, packet.to) = (fields.src_addr().into(), to.into());
+    packet.protocol = fields.next_header().into();
+    (packet.service, packet.hops) = (service, hops);
+    Some(Header { len, total, part })
 }
 
 fn has_source_route(mut options: &[u8]) -> bool {
@@ -564,12 +579,10 @@ fn has_source_route(mut options: &[u8]) -> bool {
     false
 }
 
-fn read_v6(data: &Aggregate) -> Option<Header> {
-    let mut bytes = [0; HEADER_V6];
-    if data.peek(0, &mut bytes) < HEADER_V6 {
-        return None;
-    }
-    let header = Ipv6Packet::new_unchecked(&bytes[..]);
+/// As [`read_v4`], of IPv6. Extension headers may be behind the bytes.
+fn read_v6(packet: &mut Received) -> Option<Header> {
+    let data = &packet.data;
+    let header = Ipv6Packet::new_unchecked(packet.headers.as_slice().get(..HEADER_V6)?);
     let total = HEADER_V6 + usize::from(header.payload_len());
     if header.version() != 6 || total > data.len() {
         return None;
@@ -578,6 +591,9 @@ fn read_v6(data: &Aggregate) -> Option<Header> {
     let mut len = HEADER_V6;
     let mut part = None;
     for _ in 0..MOST_EXTENSIONS {
+        if !EXTENSIONS.contains(&protocol) && protocol != FRAGMENT {
+            break;
+        }
         let mut extension = [0; 8];
         let is_there = len + 8 <= total && data.peek(len, &mut extension) == 8;
         if EXTENSIONS.contains(&protocol) {
@@ -587,8 +603,8 @@ fn read_v6(data: &Aggregate) -> Option<Header> {
                 return None;
             }
             len += (usize::from(extension[1]) + 1) * 8;
-        } else if protocol == FRAGMENT {
-            if !is_there || part.is_some() {
+        } else {
+            if !is_there {
                 return None;
             }
             let place = u16::from_be_bytes([extension[2], extension[3]]);
@@ -602,27 +618,13 @@ fn read_v6(data: &Aggregate) -> Option<Header> {
             protocol = extension[0];
             // What follows is inside of the whole packet.
             break;
-        } else {
-            break;
         }
         protocol = extension[0];
     }
     // A packet that is its own only fragment is whole (RFC 6946).
     let part = part.filter(|part| part.offset > 0 || !part.is_last);
-    (len <= total).then_some(Header {
-        len,
-        total,
-        part,
-        packet: Received {
-            interface: 0,
-            from: header.src_addr().into(),
-            to: header.dst_addr().into(),
-            protocol,
-            service: header.traffic_class(),
-            hops: header.hop_limit(),
-            is_for_many: false,
-            is_right: false,
-            data: Aggregate::new(),
-        },
-    })
+    let (service, hops) = (header.traffic_class(), header.hop_limit());
+    (packet.from, packet.to) = (header.src_addr().into(), header.dst_addr().into());
+    (packet.protocol, packet.service, packet.hops) = (protocol, service, hops);
+    (len <= total).then_some(Header { len, total, part })
 }

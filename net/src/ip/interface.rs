@@ -7,6 +7,7 @@ use core::{
 };
 
 use abi::{Errno, Result};
+use fbuf::Aggregate;
 use nucleus::sync::{Rank, SpinLock};
 
 use super::{
@@ -16,7 +17,7 @@ use super::{
 };
 use crate::{
     link::{Device, Direction, Features, Mac, Pools, Taps},
-    packet::Packet,
+    packet::{Checksum, Packet},
     room::lock_with_room,
 };
 
@@ -282,6 +283,19 @@ impl Interface {
         if self.taps.are_there() {
             self.taps
                 .show(self.index, self.features().mac, direction, packet);
+        }
+    }
+
+    /// Shows those that see all packets one that has arrived.
+    #[inline]
+    pub(super) fn show_received(&self, data: &Aggregate, checksum: Checksum) {
+        if self.taps.are_there() {
+            let packet = Packet {
+                data: data.clone(),
+                checksum,
+                ..Packet::default()
+            };
+            self.show(Direction::In, &packet);
         }
     }
 

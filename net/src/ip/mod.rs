@@ -25,6 +25,7 @@ mod interface;
 mod neighbours;
 mod network;
 mod output;
+mod own;
 mod raw;
 mod reports;
 mod routes;

@@ -10,7 +10,7 @@ use abi::{Errno, Result};
 use nucleus::sync::{OnceBox, Rank, SpinLock};
 
 use super::{
-    address::{self, Prefix},
+    address::Prefix,
     errors::{Budget, Refusal, Report},
     ethernet,
     fragments::Fragments,
@@ -18,6 +18,7 @@ use super::{
     input::Received,
     interface::{Address, AddressState, Interface, LOOPBACK, Name, Origin},
     neighbours::{Neighbour, Question},
+    own::OwnAddresses,
     routes::RouteEntry,
 };
 use crate::{
@@ -62,7 +63,8 @@ fn solicited_group(interface: &Interface, ip: IpAddr) -> Option<IpAddr> {
 /// The protocols above IP.
 pub trait Upper: Send + Sync {
     /// Takes a packet for this machine. Returns why not, if the sender is to be told.
-    fn receive(&self, packet: Received) -> Option<Refusal>;
+    /// A packet that is taken has lost its data.
+    fn receive(&self, packet: &mut Received) -> Option<Refusal>;
 
     /// Takes the news that a packet of this machine did not arrive; `quote` is what the message
     /// repeats of it.
@@ -76,7 +78,7 @@ pub trait Upper: Send + Sync {
     fn show(&self, packet: &Received, header: &[u8]) -> bool;
 
     /// Takes an echo reply.
-    fn receive_echo(&self, packet: Received);
+    fn receive_echo(&self, packet: &mut Received);
 
     /// Takes a router's advertisement, whose checksum is right and which comes from this link.
     fn advertise(&self, interface: u32, router: Ipv6Addr, message: &[u8]);
@@ -86,7 +88,7 @@ pub trait Upper: Send + Sync {
 pub struct Network {
     interfaces: SpinLock<Vec<Arc<Interface>>>,
     /// The addresses of all interfaces.
-    own: SpinLock<Vec<IpAddr>>,
+    own: OwnAddresses,
     /// The longest prefix first, then the least metric.
     pub(super) routes: SpinLock<Vec<RouteEntry>>,
     /// Changes with every change of addresses, routes and paths.
@@ -116,7 +118,7 @@ impl Network {
         let loopback = Arc::new(Loopback::new());
         let network = Network {
             interfaces: SpinLock::new(Rank::Leaf, Vec::new()),
-            own: SpinLock::new(Rank::Leaf, Vec::new()),
+            own: OwnAddresses::new(),
             routes: SpinLock::new(Rank::Leaf, Vec::new()),
             generation: AtomicU64::new(0),
             paths: SpinLock::new(Rank::Leaf, BTreeMap::new()),
@@ -261,7 +263,7 @@ impl Network {
     }
 
     /// Gives an echo reply of this machine itself to those that wait for it.
-    pub(crate) fn hand_echo(&self, packet: Received) {
+    pub(crate) fn hand_echo(&self, packet: &mut Received) {
         if let Some(upper) = self.upper() {
             upper.receive_echo(packet);
         }
@@ -365,7 +367,7 @@ impl Network {
     pub fn put_address(&self, index: u32, address: Address) -> Result<()> {
         let interface = self.interface(index).ok_or(Errno::ENODEV)?;
         // There is room for it, so that nothing is half done.
-        drop(lock_with_room(&self.own)?);
+        self.own.reserve()?;
         drop(lock_with_room(&self.groups)?);
         let old = interface.put_address(address)?;
         self.note_own(address.ip);
@@ -443,17 +445,13 @@ impl Network {
     /// Notes whether an address is valid on any interface. There is room for one more.
     fn note_own(&self, ip: IpAddr) {
         let is_valid = self.interfaces().any(|it| it.has(ip));
-        let mut own = self.own.lock();
-        match own.iter().position(|other| *other == ip) {
-            Some(at) if !is_valid => drop(own.swap_remove(at)),
-            None if is_valid && own.try_reserve(1).is_ok() => own.push(ip),
-            _ => {}
-        }
+        self.own.note(ip, is_valid);
     }
 
     /// Tells whether the address is one of this machine's.
+    #[inline]
     pub fn is_own(&self, address: IpAddr) -> bool {
-        address::is_own(address) || self.own.lock().contains(&address)
+        self.own.contains(address)
     }
 
     /// Removes the addresses of an interface and the routes by it whose time is over; returns when
@@ -532,11 +530,14 @@ impl Network {
     /// other callers to deliver what they have taken: what was sent before has arrived then.
     /// Returns whether that was all. No lock is held.
     pub fn run_loopback(&self, most: usize) -> bool {
+        if self.loopback.is_idle() {
+            return true;
+        }
         for _ in 0..most {
             let Some(packet) = self.loopback.next_of_all() else {
                 return true;
             };
-            self.receive(1, packet);
+            self.receive(LOOPBACK, packet);
             self.loopback.note_delivered();
         }
         false

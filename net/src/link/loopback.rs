@@ -27,7 +27,8 @@ const MOST_WAITS: usize = 16;
 /// The loopback device.
 pub struct Loopback {
     packets: SpinLock<VecDeque<Packet>>,
-    /// How many packets were ever taken off, and how many of these were delivered.
+    /// How many packets were ever added, how many taken off, and how many of these delivered.
+    added: AtomicU64,
     taken: AtomicU64,
     delivered: AtomicU64,
     waiters: WaitQueue,
@@ -39,6 +40,7 @@ impl Loopback {
     pub fn new() -> Loopback {
         Loopback {
             packets: SpinLock::new(Rank::Leaf, VecDeque::new()),
+            added: AtomicU64::new(0),
             taken: AtomicU64::new(0),
             delivered: AtomicU64::new(0),
             waiters: WaitQueue::new(),
@@ -58,6 +60,14 @@ impl Loopback {
     pub fn note_delivered(&self) {
         self.delivered.fetch_add(1, SeqCst);
         self.waiters.wake_all();
+    }
+
+    /// Tells whether all packets that were sent before have been delivered. Takes no lock.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        // No more are delivered than were added: if both are equal now, they were when the first
+        // one was read.
+        self.delivered.load(SeqCst) == self.added.load(SeqCst)
     }
 
     /// As [`next`](Loopback::next), but waits for other callers to deliver what they have taken:
@@ -121,6 +131,7 @@ impl Device for Loopback {
         let has_room = packets.len() < MOST && packets.try_reserve(1).is_ok();
         if has_room {
             packets.push_back(core::mem::take(packet));
+            self.added.fetch_add(1, SeqCst);
             drop(packets);
             count_packet(first[0] >> 4 == 6, bytes);
         }

@@ -176,6 +176,12 @@ impl Stream {
         }
     }
 
+    /// Tells whether there are bytes to read, however few, or no more will come.
+    pub fn has_input(&self) -> bool {
+        let chain = self.queue.lock();
+        !chain.data.is_empty() || chain.state.finished
+    }
+
     /// Returns how many bytes are in flight beyond what the limit would allow.
     pub fn deficit(&self) -> usize {
         self.queue.lock().state.deficit

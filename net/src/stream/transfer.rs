@@ -264,15 +264,16 @@ impl Stream {
         if n == 0 {
             return Ok(call.refusal.unwrap_or(Written::Bytes(0)));
         }
-        // The segments of a connection over a card are counted where they are sent.
+        // The segments of a connection over a card are counted where they are sent, and have no
+        // reader on this side.
         if !self.uses_packets() {
             Counter::loopback_packets.add(1);
             Counter::loopback_packets_v6.add(self.is_v6.into());
             Counter::tcp_segments.add(1);
             Counter::loopback_bytes.add(n as u64);
-        }
-        if call.wake {
-            self.receiver.readable.wake_shared(false);
+            if call.wake {
+                self.receiver.readable.wake_shared(false);
+            }
         }
         Ok(Written::Bytes(n))
     }

@@ -344,7 +344,7 @@ fn back(tcp: &Tcp, pair: &Pair, interface: u32) -> Option<Route> {
 
 impl Tcp {
     /// Takes a packet.
-    pub(crate) fn receive(&self, packet: Received) {
+    pub(crate) fn receive(&self, packet: &mut Received) {
         // TCP is between two machines (RFC 1122 4.2.3.10).
         if packet.is_for_many || packet.from.is_unspecified() || !packet.is_intact() {
             return;

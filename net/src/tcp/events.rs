@@ -112,7 +112,7 @@ impl ConnectionTable {
         // The peer reads this flag after it has sent, so either it sees the flag or its bytes are
         // seen here.
         peer.inner().announces = true;
-        if end.socket.has_input() {
+        if end.socket.has_unread() {
             return false;
         }
         end.deferred = Some(now() + time);
@@ -143,7 +143,7 @@ impl ConnectionTable {
             // The CPU that delivers bytes reads the flag after the delivery.
             connection.is_deferred.store(true, SeqCst);
         }
-        if end.socket.has_input() {
+        if end.socket.has_unread() {
             return false;
         }
         end.deferred = Some(now() + time);

@@ -368,10 +368,30 @@ impl Socket {
         }
     }
 
-    /// Tells whether there are bytes to read, however few.
-    pub fn has_input(&self) -> bool {
+    /// Tells whether there are bytes that nobody has read.
+    pub(super) fn has_unread(&self) -> bool {
         let inbound = self.inner().inbound.clone();
-        inbound.is_some_and(|stream| stream.status().bytes > 0)
+        inbound.is_some_and(|stream| stream.unread() > 0)
+    }
+
+    /// Tells whether there is no reason to wait for input: there are bytes, however few, their end,
+    /// an error, or connections at a listener.
+    pub fn has_input(&self) -> bool {
+        let inbound = {
+            let inner = self.inner();
+            let is_over = match inner.phase {
+                Phase::Listening => !inner.queue.is_empty(),
+                Phase::Connecting => false,
+                Phase::Idle => inner.error.is_some(),
+                Phase::Connected => inner.read_shut || inner.error.is_some(),
+                Phase::Ended => true,
+            };
+            if is_over {
+                return true;
+            }
+            inner.inbound.clone()
+        };
+        inbound.is_some_and(|stream| stream.has_input())
     }
 
     /// Changes options. Sizes of buffers and the low-water mark take effect at once.

@@ -73,23 +73,23 @@ pub enum Woken {
 ///
 /// # Wake-ups without a waiter
 ///
-/// Most wake-ups find no waiter, and then take no lock: they look at `places`, which counts the
-/// tasks that are about to wait from before their first enlisting until after they have left for
-/// good. No wake-up is lost by that:
+/// Most wake-ups find no waiter, and then take no lock: they look at `listed`, which counts the
+/// tasks in the list: it grows with the list's lock held, before the list does, and shrinks after
+/// the list does. No wake-up is lost by that:
 ///
-/// - the waker makes the condition true, passes a full fence (`F1`), and reads `places`;
-/// - the waiter counts itself in `places`, passes a full fence (`F2`), enlists, and looks at the
+/// - the waker makes the condition true, passes a full fence (`F1`), and reads `listed`;
+/// - the waiter enlists, counts itself in `listed`, passes a full fence (`F2`), and looks at the
 ///   condition, before each of its sleeps.
 ///
 /// All full fences are in one order. If `F2` comes before `F1`, the waker sees the waiter counted,
-/// and takes the lock as it always did. If `F1` comes first, the waiter sees the condition as the
-/// waker left it, in this and every later look: by an atomic directly; under a lock, because the
-/// waiter takes that after `F2`, and had it had it before the waker, `F2` would come before `F1`. A
-/// count that has been taken back was of a task that looks no more.
+/// and takes the lock. If `F1` comes first, the waiter sees the condition as the waker left it: by
+/// an atomic directly; under a lock, because the waiter takes that after `F2`, and had it had it
+/// before the waker, `F2` would come before `F1`. A count that has been taken back was of a task
+/// that looks once more or not at all.
 pub struct WaitQueue {
     waiters: SpinLock<WaiterList>,
-    /// Tasks that wait or are about to.
-    places: AtomicUsize,
+    /// Tasks in the list, or a few more.
+    listed: AtomicUsize,
     pub(super) observers: observer::Cell,
 }
 
@@ -98,7 +98,7 @@ impl WaitQueue {
     pub const fn new() -> WaitQueue {
         WaitQueue {
             waiters: SpinLock::new(Rank::WaitQueue, WaiterList::new()),
-            places: AtomicUsize::new(0),
+            listed: AtomicUsize::new(0),
             observers: observer::Cell::new(),
         }
     }
@@ -123,6 +123,10 @@ impl WaitQueue {
             }
             sleeper.sleep(|| place.waiter.is_woken())?;
             place.waiter.rearm();
+            // Mostly what it was woken for: then it need not wait in the queue again.
+            if let Some(value) = ready() {
+                return Ok(value);
+            }
         }
     }
 
@@ -141,16 +145,26 @@ impl WaitQueue {
     fn may_have_waiters(&self) -> bool {
         machine::point();
         fence(Ordering::SeqCst);
-        self.places.load(Ordering::Relaxed) != 0
+        self.listed.load(Ordering::Relaxed) != 0
     }
 
     /// Wakes up to `most` tasks; gives how many.
     #[inline]
     fn wake(&self, most: usize) -> usize {
         match self.may_have_waiters() {
-            true => wake_from(&self.waiters, most, WaiterList::take),
+            true => self.wake_listed(most, WaiterList::take),
             false => 0,
         }
+    }
+
+    fn wake_listed(
+        &self,
+        most: usize,
+        take: impl FnMut(&mut WaiterList) -> Option<NonNull<Waiter>>,
+    ) -> usize {
+        let woken = wake_from(&self.waiters, most, take);
+        self.listed.fetch_sub(woken, Ordering::Relaxed);
+        woken
     }
 
     /// Wakes the longest waiting task, and tells the observers. Any context if the queue is not
@@ -181,16 +195,14 @@ impl WaitQueue {
     /// function. Any context.
     pub fn wake_beside(&self) {
         if self.may_have_waiters() {
-            wake_from(&self.waiters, 1, |list| {
-                list.take_if(placement::would_run_beside)
-            });
+            self.wake_listed(1, |list| list.take_if(placement::would_run_beside));
         }
     }
 
     /// The number of tasks and observers that a wake-up may find, or a few more.
     pub fn crowd(&self) -> usize {
         let observers = self.observers.get().map_or(0, |it| it.crowd());
-        self.places.load(Ordering::Relaxed) + observers
+        self.listed.load(Ordering::Relaxed) + observers
     }
 
     /// Whether it was ever observed: then even a change that lets no task go on may be news.
@@ -216,7 +228,7 @@ impl WaitQueue {
     #[cfg(not(target_os = "none"))]
     pub fn restart(&self) {
         *self.waiters.lock_irq() = WaiterList::new();
-        self.places.store(0, Ordering::Relaxed);
+        self.listed.store(0, Ordering::Relaxed);
     }
 }
 
@@ -250,38 +262,45 @@ struct Place<'a> {
 
 impl<'a> Place<'a> {
     fn new(queue: QueueRef<'a>, waiter: Waiter) -> Place<'a> {
-        queue.places.fetch_add(1, Ordering::Relaxed);
-        // `F2` of `WaitQueue`.
-        fence(Ordering::SeqCst);
-        machine::point();
         Place { queue, waiter }
     }
 
-    /// Joins the queue, unless it is in it. The place is not moved from then on.
+    /// Joins the queue, at its end. The place is not moved from then on.
     fn enlist(&self) {
-        let mut waiters = self.queue.waiters.lock_irq();
-        let waiter = NonNull::from(&self.waiter);
-        // SAFETY: it is in this queue or in none. `drop` takes it out before it goes away, and
-        // places are pinned by their users: a local of `wait`, a box of `WaitSet`.
-        unsafe {
-            waiters.remove(waiter);
-            waiters.push(waiter);
+        {
+            let mut waiters = self.queue.waiters.lock_irq();
+            let waiter = NonNull::from(&self.waiter);
+            // SAFETY: it is in this queue or in none. `drop` takes it out before it goes away, and
+            // places are pinned by their users: a local of `wait`, a box of `WaitSet`.
+            unsafe {
+                if !waiters.remove(waiter) {
+                    // Under the lock: a waker that finds it takes it back afterwards.
+                    self.queue.listed.fetch_add(1, Ordering::Relaxed);
+                }
+                waiters.push(waiter);
+            }
         }
+        machine::point();
+        // `F2` of `WaitQueue`.
+        fence(Ordering::SeqCst);
+        machine::point();
     }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        {
+        let was_listed = {
             let mut waiters = self.queue.waiters.lock_irq();
             // SAFETY: it is in this queue or in none.
-            unsafe { waiters.remove(NonNull::from(&self.waiter)) };
+            unsafe { waiters.remove(NonNull::from(&self.waiter)) }
+        };
+        if was_listed {
+            self.queue.listed.fetch_sub(1, Ordering::Relaxed);
         }
-        self.queue.places.fetch_sub(1, Ordering::Relaxed);
         // A wake-up that came after the last look at the condition was meant for some task that
         // still waits.
         if self.waiter.rearm() {
-            wake_from(&self.queue.waiters, 1, WaiterList::take);
+            self.queue.wake(1);
         }
     }
 }

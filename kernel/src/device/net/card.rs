@@ -7,10 +7,10 @@ use core::sync::atomic::{
     fence,
 };
 
-use fbuf::region::Pool;
+use fbuf::{Aggregate, region::Pool};
 use net::{
     link::{Features, Mac},
-    packet::Packet,
+    packet::{Checksum, Packet},
 };
 use nucleus::{
     PAGE_SIZE, log, random,
@@ -54,8 +54,8 @@ const MOST_CUT: u32 = 65_535 - 128;
 
 /// What a card tells of.
 pub trait Above: Send + Sync {
-    /// Takes a packet that has arrived.
-    fn receive(&self, packet: Packet);
+    /// Takes a packet that has arrived, with what the device says of its checksum.
+    fn receive(&self, data: Aggregate, checksum: Checksum);
 
     /// Notes that there was no memory for a packet.
     fn note_dropped(&self);
@@ -369,7 +369,7 @@ impl Run {
                 Ok(has_more) => has_more,
                 Err(why) => return self.fail(above, why),
             };
-            has_memory &= receiver.refill(!has_more, above);
+            has_memory &= receiver.refill(false, above);
             let waits = pair.sender.run();
             if pair.receives.is_broken() || pair.sends.is_broken() {
                 return self.fail(above, "a queue has failed");
@@ -402,7 +402,7 @@ impl Run {
     fn take_turn(&self, receiver: &mut Receiver, above: &dyn Above) -> Result<bool, &'static str> {
         for _ in 0..TURN {
             match receiver.next()? {
-                Received::Packet(packet) => above.receive(packet),
+                Received::Packet(data, checksum) => above.receive(data, checksum),
                 Received::Dropped => above.note_dropped(),
                 Received::Nothing => return Ok(false),
             }

@@ -31,8 +31,8 @@ use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::sync::atomic::Ordering::Relaxed;
 
 use bitflags::bitflags;
-use fbuf::region::Pool;
-use net::packet::Packet;
+use fbuf::{Aggregate, region::Pool};
+use net::packet::Checksum;
 use nucleus::{
     log,
     task::{self, Spawn},
@@ -79,7 +79,10 @@ pub fn start() -> Vec<u32> {
                     log!("net: there is no room for a card");
                     continue;
                 };
-                let above: Arc<dyn Above> = Arc::new(Interface(index));
+                let Some(interface) = stack().network().interface(index) else {
+                    continue;
+                };
+                let above: Arc<dyn Above> = Arc::new(Interface(interface));
                 match card.serve(&above) {
                     Ok(()) => started.push(index),
                     Err(_) => log!("net: no memory for the tasks of a card"),
@@ -91,26 +94,24 @@ pub fn start() -> Vec<u32> {
     started
 }
 
-/// The interface of a card, by its number.
-struct Interface(u32);
+/// The interface of a card.
+struct Interface(Arc<net::ip::Interface>);
 
 impl Above for Interface {
-    fn receive(&self, packet: Packet) {
-        stack().receive(self.0, packet);
+    fn receive(&self, data: Aggregate, checksum: Checksum) {
+        stack().receive_at(&self.0, data, checksum);
     }
 
     fn note_dropped(&self) {
-        if let Some(interface) = stack().network().interface(self.0) {
-            interface.traffic.receive_dropped.fetch_add(1, Relaxed);
-        }
+        self.0.traffic.receive_dropped.fetch_add(1, Relaxed);
     }
 
     fn note_carrier(&self) {
-        stack().note_carrier(self.0);
+        stack().note_carrier(self.0.index());
     }
 
     fn pool(&self) -> Option<Arc<Pool>> {
-        stack().network().interface(self.0)?.pools().latest()
+        self.0.pools().latest()
     }
 }
 

@@ -27,7 +27,7 @@ use alloc::{
 use core::ptr;
 
 use fbuf::{Aggregate, Slice, region::Pool};
-use net::packet::Packet;
+use net::packet::Checksum;
 use nucleus::{
     Frame, PAGE_SIZE,
     dma::{Buffer, Part},
@@ -48,6 +48,8 @@ const LEAST_LONG: usize = 4;
 /// Bytes for a place for headers, and those of the usual ones: of IPv4, and of TCP with timestamps.
 const PLACE: usize = 256;
 const USUAL_HEADERS: usize = header::LEN + header::ETHERNET + 20 + 32;
+/// Requests that are taken from the queue at once.
+const TAKEN: usize = 16;
 /// A packet's length counts for one part in so many of the usual length.
 const WEIGHT: usize = 8;
 
@@ -63,6 +65,11 @@ pub struct Receiver {
     places: Vec<Buffer>,
     /// Bytes of the headers of the last long packet, with the device's before them.
     headers: usize,
+    /// Requests that the device has done: `done` of them, of which those from `next` on were not
+    /// looked at.
+    numbers: [u32; TAKEN],
+    next: usize,
+    done: usize,
     /// The requests that the device does not have: for long packets, and the others.
     idle_long: Vec<u32>,
     idle: Vec<u32>,
@@ -137,8 +144,8 @@ impl Held {
 
 /// What was received.
 pub enum Received {
-    /// A packet.
-    Packet(Packet),
+    /// A packet, and what the device says of its checksum.
+    Packet(Aggregate, Checksum),
     /// One for which there was no memory.
     Dropped,
     /// Nothing.
@@ -209,6 +216,9 @@ impl Receiver {
             buffers,
             places,
             headers: USUAL_HEADERS,
+            numbers: [0; TAKEN],
+            next: 0,
+            done: 0,
             idle_long,
             idle,
             long,
@@ -233,36 +243,17 @@ impl Receiver {
         while let Some(number) = self.next_idle() {
             let at = number as usize;
             let wanted = if at < self.long { LONGEST } else { 1 };
-            let buffer = &mut self.buffers[at];
-            let (missing, was_pools) = (wanted - buffer.pages, buffer.is_pools);
-            let old_pool = buffer.pool.as_ptr();
-            if !buffer.fill_from(pool.as_ref(), wanted) {
-                let missing = wanted - buffer.pages;
-                buffer.pages += self.supply.fill(&mut buffer.frames, missing);
-            }
-            let has_stayed = missing == 0
-                && buffer.is_pools == was_pools
-                && ptr::eq(buffer.pool.as_ptr(), old_pool);
-            let count = buffer.pages;
-            if count == 0 {
+            // Mostly a small packet was copied out of it, and all of it has stayed.
+            let buffer = &self.buffers[at];
+            let has_place = at < self.long && self.has_long_mtu;
+            let has_stayed =
+                buffer.pages == wanted && !has_place && pool.is_none() && !buffer.is_pools;
+            if !(has_stayed && self.requests[at].again()) && !self.fill(at, wanted, pool.as_ref()) {
                 self.put_back(number);
                 return false;
             }
-            // The parts of a packet in fbufs are all in them.
-            let has_place = at < self.long && self.has_long_mtu && !buffer.is_pools;
-            let place = match has_place {
-                true => Some(self.places[at * PLACE / PAGE_SIZE].part(offset_of(at), self.headers)),
-                false => None,
-            };
-            buffer.headers = place.as_ref().map_or(0, |_| self.headers);
+            let count = self.buffers[at].pages;
             let request = &self.requests[at];
-            // One whose frames have stayed still has its parts.
-            if !has_stayed || place.is_some() || !request.again() {
-                request.renew(0, |parts| {
-                    parts.extend(place);
-                    parts.extend(buffer.frames.iter().rev().map(|it| Part::all(it.clone())));
-                });
-            }
             if let Err(error) = self.queue.try_submit(request) {
                 request.abandon();
                 self.put_back(number);
@@ -272,6 +263,39 @@ impl Receiver {
             if count < wanted && !self.buffers[at].is_pools {
                 return false;
             }
+        }
+        true
+    }
+
+    /// Makes the request `at` ready with `wanted` pages, or fewer where memory is missing; returns
+    /// false without any.
+    fn fill(&mut self, at: usize, wanted: usize, pool: Option<&Arc<Pool>>) -> bool {
+        let buffer = &mut self.buffers[at];
+        let (missing, was_pools) = (wanted - buffer.pages, buffer.is_pools);
+        let old_pool = buffer.pool.as_ptr();
+        if !buffer.fill_from(pool, wanted) {
+            let missing = wanted - buffer.pages;
+            buffer.pages += self.supply.fill(&mut buffer.frames, missing);
+        }
+        let has_stayed =
+            missing == 0 && buffer.is_pools == was_pools && ptr::eq(buffer.pool.as_ptr(), old_pool);
+        if buffer.pages == 0 {
+            return false;
+        }
+        // The parts of a packet in fbufs are all in them.
+        let has_place = at < self.long && self.has_long_mtu && !buffer.is_pools;
+        let place = match has_place {
+            true => Some(self.places[at * PLACE / PAGE_SIZE].part(offset_of(at), self.headers)),
+            false => None,
+        };
+        buffer.headers = place.as_ref().map_or(0, |_| self.headers);
+        let request = &self.requests[at];
+        // One whose frames have stayed still has its parts.
+        if !has_stayed || place.is_some() || !request.again() {
+            request.renew(0, |parts| {
+                parts.extend(place);
+                parts.extend(buffer.frames.iter().rev().map(|it| Part::all(it.clone())));
+            });
         }
         true
     }
@@ -294,19 +318,28 @@ impl Receiver {
         }
     }
 
+    /// Returns the number of the next request that the device has done.
+    fn next_done(&mut self) -> Option<u32> {
+        if self.next == self.done {
+            (self.next, self.done) = (0, self.queue.take_done(&mut self.numbers));
+        }
+        let number = *self.numbers[..self.done].get(self.next)?;
+        self.next += 1;
+        Some(number)
+    }
+
     /// Returns the next packet.
     ///
     /// # Errors
     /// What the device said that can't be.
     pub fn next(&mut self) -> Result<Received, &'static str> {
         loop {
-            let Some(request) = self.queue.next_done() else {
+            let Some(number) = self.next_done() else {
                 return Ok(Received::Nothing);
             };
-            let Some(Ok(written)) = request.result() else {
+            let Some(Ok(written)) = self.requests[number as usize].result() else {
                 return Ok(Received::Nothing);
             };
-            let number = request.number();
             let buffer = &self.buffers[number as usize];
             if buffer.pages == 0 {
                 return Err("a buffer that it did not have");
@@ -409,11 +442,7 @@ impl Receiver {
             self.usual = (self.usual * (WEIGHT - 1) + len) / WEIGHT;
         }
         let checksum = header::check(&partial.header, len, self.features)?;
-        Ok(Some(Received::Packet(Packet {
-            data: core::mem::take(&mut partial.data),
-            checksum,
-            ..Packet::default()
-        })))
+        Ok(Some(Received::Packet(partial.data, checksum)))
     }
 
     /// Moves the frames with a buffer's bytes from `from` to `end` to a packet, which has room. No
@@ -460,6 +489,10 @@ impl Receiver {
     /// in the place for headers are in the first frame.
     fn read(&self, at: usize, from: usize, to: &mut [u8]) {
         let buffer = &self.buffers[at];
+        if let (0, Some(first)) = (buffer.headers, buffer.frames.last()) {
+            ephemeral::map(first).read(from, to);
+            return;
+        }
         let (before, behind) = to.split_at_mut(buffer.headers.saturating_sub(from).min(to.len()));
         if !before.is_empty() {
             self.places[at * PLACE / PAGE_SIZE].read(offset_of(at) + from, before);

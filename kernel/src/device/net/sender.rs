@@ -24,6 +24,8 @@ use crate::counters::Counter;
 const SLICES: usize = 24;
 /// Bytes of a request's place for headers.
 const PLACE: usize = 256;
+/// Requests that are taken back at once.
+const REAPED: usize = 16;
 /// Packets that may wait, for each pair: Linux's `tx_queue_len` is 1000 for a card.
 const MOST_WAITING: usize = 256;
 
@@ -163,12 +165,21 @@ impl Sender {
 
     /// Takes back what the device is done with.
     fn reap(&self) {
-        while let Some(request) = self.queue.next_done() {
-            let number = request.number();
-            request.clear();
-            let slices = core::mem::take(&mut *self.flying[number as usize].lock());
-            drop(slices);
-            self.idle.lock().push(number);
+        let mut done = [0; REAPED];
+        loop {
+            let count = self.queue.take_done(&mut done);
+            for number in &done[..count] {
+                let at = *number as usize;
+                self.requests[at].clear();
+                let slices = core::mem::take(&mut *self.flying[at].lock());
+                drop(slices);
+            }
+            if count > 0 {
+                self.idle.lock().extend_from_slice(&done[..count]);
+            }
+            if count < done.len() {
+                break;
+            }
         }
     }
 

@@ -56,7 +56,7 @@ struct Told {
     links: AtomicUsize,
     dropped: AtomicU32,
     /// The packets themselves, if they are to stay.
-    kept: Mutex<Option<Vec<Packet>>>,
+    kept: Mutex<Option<Vec<Aggregate>>>,
 }
 
 struct SpinLockVec(SpinLock<Vec<(Vec<u8>, Checksum)>>);
@@ -68,12 +68,12 @@ impl Default for SpinLockVec {
 }
 
 impl Above for Told {
-    fn receive(&self, packet: Packet) {
-        let mut bytes = vec![0; packet.len()];
-        assert_eq!(packet.peek(0, &mut bytes), bytes.len());
-        self.packets.0.lock().push((bytes, packet.checksum));
+    fn receive(&self, data: Aggregate, checksum: Checksum) {
+        let mut bytes = vec![0; data.len()];
+        assert_eq!(data.peek(0, &mut bytes), bytes.len());
+        self.packets.0.lock().push((bytes, checksum));
         if let Some(kept) = &mut *self.kept.lock().unwrap() {
-            kept.push(packet);
+            kept.push(data);
         }
     }
 
@@ -249,11 +249,11 @@ struct Pages {
 }
 
 impl Above for Pages {
-    fn receive(&self, mut packet: Packet) {
-        packet.data.clip_front(self.headers.load(SeqCst));
-        let pages = packet.data.slices().filter(|slice| slice.is_page());
+    fn receive(&self, mut data: Aggregate, _: Checksum) {
+        data.clip_front(self.headers.load(SeqCst));
+        let pages = data.slices().filter(|slice| slice.is_page());
         self.pages.store(pages.count(), SeqCst);
-        self.slices.store(packet.data.slice_count(), SeqCst);
+        self.slices.store(data.slice_count(), SeqCst);
         self.packets.fetch_add(1, SeqCst);
     }
 

@@ -269,7 +269,7 @@ impl Stream {
     /// wait has ended.
     fn await_bytes(&self, message: &mut Incoming<'_>, how: Read) -> (usize, Result<()>) {
         let takes = message.timeout.waits() && !how.peek && !how.discard;
-        let readable = || self.tcp.readiness().readable || self.tcp.has_input();
+        let readable = || self.tcp.has_input();
         let waits = &self.tcp.waits().readable;
         let Some(offered) = takes.then(|| self.tcp.offer(message.data)).flatten() else {
             return (0, message.timeout.wait_until(waits, readable));
@@ -317,11 +317,11 @@ impl Socket for Stream {
                 Err(Errno::EAGAIN) => {}
                 Err(error) => return Err(error),
             }
-            let changed = || self.tcp.phase() != Phase::Listening || self.tcp.readiness().readable;
+            let changed = || self.tcp.phase() != Phase::Listening || self.tcp.has_input();
             let waits = self.tcp.waits();
             if let Err(error) = timeout.wait_until(&waits.acceptable, changed) {
                 // A wake-up for a connection that this caller gives up goes to another one.
-                if self.tcp.readiness().readable {
+                if self.tcp.has_input() {
                     waits.acceptable.wake_one();
                 }
                 return Err(error);

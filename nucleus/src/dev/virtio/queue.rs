@@ -296,7 +296,7 @@ impl Queue {
 
     /// Makes a request available to the device; gives what had the slot before.
     fn put(&self, request: &Arc<Request>) -> Result<Option<Arc<Request>>, Refusal> {
-        let parts = request.ready();
+        let mut parts = request.ready();
         if parts.list.len() > self.max_parts() {
             return Err(Refusal::Error(Error::TooLong));
         }
@@ -309,7 +309,15 @@ impl Queue {
         let slot = &mut state.slots[number as usize];
         let memory = slot.memory.as_ref().ok_or(Refusal::NeedsMemory)?;
         let (table, list, readable) = (&memory.table, &parts.list, parts.readable);
+        // What it was filled with last is this request, as it was given last.
+        let is_same = slot
+            .request
+            .as_ref()
+            .is_some_and(|it| Arc::ptr_eq(it, request));
+        let is_filled = is_same && parts.table == Some(number);
         let count = match memory.window.as_deref() {
+            // The table still says where the parts are.
+            None if is_filled => parts.count,
             // Most machines', which carries nothing for the others.
             None => fill_table(table, list, readable, |parts, _| dma::physical(&parts[0])),
             Some(window) => {
@@ -327,8 +335,12 @@ impl Queue {
         };
         state.free.pop();
         slot.busy = true;
+        (parts.table, parts.count) = (Some(number), count);
         request.begin(&parts);
-        let before = slot.request.replace(request.clone());
+        let before = match is_same {
+            true => None,
+            false => slot.request.replace(request.clone()),
+        };
         let available = state.available;
         state.available = available.wrapping_add(1);
         self.rings.offer(number, available, memory.table_at, count);
@@ -415,18 +427,29 @@ impl Queue {
         }
     }
 
-    /// Returns the next request that the device has done, in the device's order: for the only task
-    /// that takes what the device has done, where all is left to one ([`defer`](Queue::defer)).
-    /// `None` if there is none, or the device has failed.
-    pub fn next_done(&self) -> Option<Arc<Request>> {
-        let done = self.change(|state| {
-            let number = self.take_used(state)?;
-            state.slots[number].request.clone()
+    /// Fills `numbers` with those of requests that the device has done, in the device's order;
+    /// returns how many. For a queue whose work is left to a task ([`defer`](Queue::defer)). Fewer
+    /// than `numbers` has room for if there are no more, or
+    /// the device has failed.
+    pub fn take_done(&self, numbers: &mut [u32]) -> usize {
+        let count = self.change(|state| {
+            let mut count = 0;
+            while count < numbers.len()
+                && let Some(slot) = self.take_used(state)
+            {
+                if let Some(request) = &state.slots[slot].request {
+                    numbers[count] = request.number();
+                    count += 1;
+                }
+            }
+            count
         });
-        if done.is_some() {
-            self.room.wake_one();
+        for _ in 0..count {
+            if !self.room.wake_one() {
+                break;
+            }
         }
-        done
+        count
     }
 
     /// Changes the state. If this finds that the device has failed, all tasks that wait for the

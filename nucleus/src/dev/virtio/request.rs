@@ -27,6 +27,9 @@ pub(super) struct Parts {
     pub list: Vec<Part>,
     /// How many of them the device reads; it writes the others.
     pub readable: usize,
+    /// The slot whose table was filled with them last, if any, and its descriptors.
+    pub table: Option<u16>,
+    pub count: usize,
 }
 
 /// How the device's use of a request ended.
@@ -85,7 +88,15 @@ impl Request {
 
     fn done_already(list: Vec<Part>, number: u32) -> Request {
         Request {
-            parts: SpinLock::new(Rank::Leaf, Parts { list, readable: 0 }),
+            parts: SpinLock::new(
+                Rank::Leaf,
+                Parts {
+                    list,
+                    readable: 0,
+                    table: None,
+                    count: 0,
+                },
+            ),
             state: AtomicU64::new(0),
             done: WaitQueue::new(),
             number,
@@ -106,6 +117,7 @@ impl Request {
         assert!(readable <= parts.list.len() && !parts.list.is_empty());
         assert!(parts.list.iter().all(Part::is_valid));
         parts.readable = readable;
+        parts.table = None;
         self.state.store(READY, Ordering::Release);
     }
 

@@ -42,15 +42,19 @@ fn is_secret(value: u64) -> bool {
     value & !0xff_ffff == SECRET
 }
 
-/// Receives, checks, frees; other threads peek, change mappings, fork.
-fn receive_all(path: &Path, base: usize, wild: bool) -> Outcome {
+/// Receives, checks, frees; other threads peek, change mappings, fork. Tells `line` when they run:
+/// the beginning of a thread needs memory.
+fn receive_all(path: &Path, base: usize, wild: bool, line: &Line) -> Outcome {
+    let begun = AtomicU64::new(0);
     let done = AtomicU64::new(0);
     let seen = AtomicU64::new(0);
     let outcome: Outcome = std::thread::scope(|scope| {
         let end = || done.load(SeqCst) != 0;
+        let mut started = 0;
         for seed in 0..2 {
-            let seen = &seen;
+            let (seen, begun) = (&seen, &begun);
             let peeks = std::thread::Builder::new().spawn_scoped(scope, move || {
+                begun.fetch_add(1, SeqCst);
                 let mut numbers = Numbers::new(seed + 5);
                 while !end() {
                     let page = 1 + numbers.below(PAGES as u64) as usize;
@@ -61,7 +65,7 @@ fn receive_all(path: &Path, base: usize, wild: bool) -> Outcome {
                 }
             });
             // Without memory there is none.
-            drop(peeks);
+            started += u64::from(peeks.is_ok());
         }
         if wild {
             let seen = &seen;
@@ -104,7 +108,11 @@ fn receive_all(path: &Path, base: usize, wild: bool) -> Outcome {
                 }
             });
         }
+        while begun.load(SeqCst) < started {
+            std::thread::yield_now();
+        }
         let outcome = (|| -> Outcome {
+            line.tell()?;
             loop {
                 let message = match path.receive() {
                     Err(EPIPE) => return Ok(()),
@@ -189,7 +197,7 @@ fn storm(wild: bool) -> Outcome {
         let path = Path::new(mode)?;
         let chunk = path.grow(2)?;
         let base = chunk as usize;
-        let first = Receiver::start(&path, |path, _| receive_all(path, base, wild))?;
+        let first = Receiver::start(&path, |path, line| receive_all(path, base, wild, line))?;
         let other = Receiver::start(&path, |path, _| others_watch(path, base))?;
         send_rounds(&path, chunk, 1, 12)?;
         path.leave()?;
@@ -214,7 +222,7 @@ fn killed() -> Outcome {
         let chunk = path.grow(2)?;
         let base = chunk as usize;
         for round in 0..12u64 {
-            let first = Receiver::start(&path, |path, _| receive_all(path, base, true))?;
+            let first = Receiver::start(&path, |path, line| receive_all(path, base, true, line))?;
             let other = Receiver::start(&path, |path, _| others_watch(path, base))?;
             let (victim, member) = (first.child, 1 + 2 * round);
             let killer = std::thread::spawn(move || {
@@ -243,8 +251,9 @@ fn scarce() -> Outcome {
         let chunk = path.grow(2)?;
         fill_all(chunk as usize, 1);
         let base = chunk as usize;
-        let first = Receiver::start(&path, |path, _| receive_all(path, base, false))?;
+        let first = Receiver::start(&path, |path, line| receive_all(path, base, false, line))?;
         let other = Receiver::start(&path, |path, _| others_watch(path, base))?;
+        first.line.hear()?;
         fs::write("/proc/causeway/failalloc", format!("{every}"))?;
         let sent = send_rounds(&path, chunk, 1, 10);
         while fs::write("/proc/causeway/failalloc", "0").is_err() {}

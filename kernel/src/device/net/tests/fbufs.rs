@@ -28,9 +28,9 @@ impl Default for SpinLockSlices {
 }
 
 impl Above for InFbufs {
-    fn receive(&self, packet: Packet) {
+    fn receive(&self, data: Aggregate, checksum: Checksum) {
         let pool = self.pool();
-        let parts: Vec<&Slice> = packet.data.slices().collect();
+        let parts: Vec<&Slice> = data.slices().collect();
         let parts = parts.iter().map(|it| (it.frame(), it.offset, it.len));
         let is_given = pool.is_some_and(|it| it.give(parts));
         let count = match is_given {
@@ -39,17 +39,17 @@ impl Above for InFbufs {
         };
         count.fetch_add(1, SeqCst);
         if is_given {
-            let pages = packet.data.slices().filter(|slice| slice.is_page());
+            let pages = data.slices().filter(|slice| slice.is_page());
             assert_eq!(pages.count(), 0, "a page of fbufs may become another's");
         }
         if below(3) == 0
-            && let Some(slice) = packet.data.slices().next()
+            && let Some(slice) = data.slices().next()
         {
             let mut bytes = vec![0; slice.len];
             ephemeral::map(slice.frame()).read(slice.offset, &mut bytes);
             self.queue.0.lock().push((slice.clone(), bytes));
         }
-        self.told.receive(packet);
+        self.told.receive(data, checksum);
     }
 
     fn note_dropped(&self) {

@@ -278,10 +278,14 @@ impl Socket for Datagrams {
             let queue = &self.socket.waits().readable;
             message.timeout.wait_until(queue, readable)?;
         };
-        message.from = Some(name::write(family, Some(datagram.from)));
-        let dropped = self.socket.dropped();
-        let ip = *self.ip.lock();
-        control::describe(&datagram, family, ip, &self.common, dropped, message);
+        if message.wants_address {
+            message.from = Some(name::write(family, Some(datagram.from)));
+        }
+        if message.control.is_wanted {
+            let dropped = self.socket.dropped();
+            let ip = *self.ip.lock();
+            control::describe(&datagram, family, ip, &self.common, dropped, message);
+        }
         control::take(datagram, message)
     }
 
