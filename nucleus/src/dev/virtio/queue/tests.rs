@@ -459,3 +459,61 @@ fn memory_for_a_slot_is_kept() {
         assert_eq!(mapped, rings + slots);
     });
 }
+
+/// Gives a device requests again and again, as a driver does that leaves all to one task: with the
+/// parts that they had, or with others. Each time the device finds those of the request that has
+/// the slot.
+#[test]
+fn requests_that_are_given_again_have_their_own_parts() {
+    /// More than there are slots, so that they move.
+    const AGAIN: usize = SLOTS + 2;
+    on_machines_with("again", 1..=2, 256, 60, || {
+        let queue = Arc::new(queue());
+        queue.defer(Arc::new(WaitQueue::new()));
+        let mut device = Device::new(queue.clone());
+        let requests = |number| Request::idle_numbered(2, number as u32).unwrap();
+        let requests: Vec<_> = (0..AGAIN).map(requests).collect();
+        let mut parts: Vec<Option<[Part; 2]>> = vec![None; AGAIN];
+        let mut flying: Vec<Option<u8>> = vec![None; AGAIN];
+        let part = || Part::new(Frame::alloc(Contents::Zeroed).unwrap(), below(99), 1);
+        for _ in 0..200 {
+            let number = below(AGAIN);
+            let request = &requests[number];
+            match below(3) {
+                0 if flying[number].is_none() => {
+                    let again = parts[number].as_ref().filter(|_| below(3) > 0);
+                    let own = again.cloned().unwrap_or_else(|| [part(), part()]);
+                    let mark = random_u64() as u8;
+                    for (part, byte) in own.iter().zip([mark, !mark]) {
+                        ephemeral::map(&part.frame).write(part.offset, &[byte]);
+                    }
+                    if again.is_none() || !request.again() {
+                        request.renew(1, |list| list.extend(own.iter().cloned()));
+                    }
+                    parts[number] = Some(own);
+                    match queue.try_submit(request) {
+                        Ok(()) => flying[number] = Some(mark),
+                        Err(error) => {
+                            assert_eq!(error, Error::Full);
+                            request.abandon();
+                            parts[number] = None;
+                        }
+                    }
+                }
+                1 => device.work(),
+                _ => {
+                    let mut done = [0; 2];
+                    let count = queue.take_done(&mut done);
+                    for number in done[..count].iter().map(|it| *it as usize) {
+                        let mark = flying[number].take().expect("one that was given");
+                        assert_eq!(requests[number].result(), Some(Ok(1)));
+                        let [_, written] = parts[number].as_ref().unwrap();
+                        let mut byte = [0];
+                        ephemeral::map(&written.frame).read(written.offset, &mut byte);
+                        assert_eq!(byte, [mark], "another request's parts");
+                    }
+                }
+            }
+        }
+    });
+}
