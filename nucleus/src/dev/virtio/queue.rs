@@ -5,7 +5,7 @@
 //! not used any more, and all its requests fail.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use super::{
     Error,
@@ -53,10 +53,8 @@ struct State {
     slots: Vec<Slot>,
     /// Numbers of slots that are not busy.
     free: Vec<u16>,
-    /// How many requests were ever made available, and how many were found used; both wrap.
+    /// How many requests were ever made available; it wraps.
     available: u16,
-    used: u16,
-    broken: bool,
 }
 
 impl State {
@@ -98,6 +96,10 @@ pub struct Queue {
     interrupts: AtomicBool,
     rings: Rings,
     state: SpinLock<State>,
+    /// How many requests were found used; it wraps. Changes with the state locked.
+    used: AtomicU16,
+    /// The device has failed. Changes with the state locked.
+    broken: AtomicBool,
     /// Tasks that wait for a slot.
     room: WaitQueue,
     /// Woken when the device has done anything.
@@ -139,8 +141,6 @@ impl Queue {
             slots: Vec::new(),
             free: Vec::new(),
             available: 0,
-            used: 0,
-            broken: false,
         };
         let no_memory = |_| OutOfMemory;
         state.slots.try_reserve_exact(slots).map_err(no_memory)?;
@@ -159,6 +159,8 @@ impl Queue {
             interrupts: AtomicBool::new(false),
             rings,
             state: SpinLock::new(Rank::Device, state),
+            used: AtomicU16::new(0),
+            broken: AtomicBool::new(false),
             room: WaitQueue::new(),
             progress: WaitQueue::new(),
             bell: OnceArc::new(),
@@ -264,7 +266,7 @@ impl Queue {
                     self.look();
                 }
                 let state = self.state.lock_irq();
-                (!state.free.is_empty() || state.broken).then_some(())
+                (!state.free.is_empty() || self.is_broken()).then_some(())
             };
             // A timeout is only a reason to look again.
             let _ = self.room.wait(self.patience(), room);
@@ -302,7 +304,7 @@ impl Queue {
         }
         let mut state = self.state.lock_irq();
         let state = &mut *state;
-        if state.broken || self.domain.is_revoked() {
+        if self.is_broken() || self.domain.is_revoked() {
             return Err(Refusal::Error(Error::Broken));
         }
         let &number = state.free.last().ok_or(Refusal::Error(Error::Full))?;
@@ -385,15 +387,15 @@ impl Queue {
     }
 
     /// Tells whether the device has done something that was not [looked](Queue::look) at, or has
-    /// failed.
+    /// failed. Takes no lock.
     pub fn has_news(&self) -> bool {
-        let state = self.state.lock_irq();
-        state.broken || self.domain.is_revoked() || self.rings.used(state.used).is_some()
+        let used = self.used.load(Ordering::Relaxed);
+        self.is_broken() || self.domain.is_revoked() || self.rings.has_used(used)
     }
 
     /// Tells whether the device has failed.
     pub fn is_broken(&self) -> bool {
-        self.state.lock_irq().broken
+        self.broken.load(Ordering::Acquire)
     }
 
     /// Handles an interrupt.
@@ -432,6 +434,9 @@ impl Queue {
     /// than `numbers` has room for if there are no more, or
     /// the device has failed.
     pub fn take_done(&self, numbers: &mut [u32]) -> usize {
+        if !self.has_news() {
+            return 0;
+        }
         let count = self.change(|state| {
             let mut count = 0;
             while count < numbers.len()
@@ -458,9 +463,9 @@ impl Queue {
     fn change<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         let (result, has_failed) = {
             let mut state = self.state.lock_irq();
-            let was_broken = state.broken;
+            let was_broken = self.is_broken();
             let result = f(&mut state);
-            (result, state.broken && !was_broken)
+            (result, self.is_broken() && !was_broken)
         };
         if has_failed {
             self.wake_all();
@@ -479,14 +484,15 @@ impl Queue {
 
     /// Takes the next element of the used ring; returns the slot of the request, which is done.
     fn take_used(&self, state: &mut State) -> Option<usize> {
-        if self.domain.is_revoked() && !state.broken {
+        if self.domain.is_revoked() && !self.is_broken() {
             self.fail(state, "its device reaches no memory any more");
         }
-        if state.broken {
+        if self.is_broken() {
             return None;
         }
-        let UsedElement { number, written } = self.rings.used(state.used)?;
-        state.used = state.used.wrapping_add(1);
+        let used = self.used.load(Ordering::Relaxed);
+        let UsedElement { number, written } = self.rings.used(used)?;
+        self.used.store(used.wrapping_add(1), Ordering::Relaxed);
         let busy = state
             .slots
             .get_mut(number as usize)
@@ -510,7 +516,7 @@ impl Queue {
     /// Fails all requests, now and later, for the reason `why`. Any context.
     pub(crate) fn give_up(&self, why: &str) {
         self.change(|state| {
-            if !state.broken {
+            if !self.is_broken() {
                 self.fail(state, why);
             }
         });
@@ -519,7 +525,7 @@ impl Queue {
     /// The device broke its promises, or is gone: nothing more is asked of it. Where a unit stands
     /// before it, it reaches nothing any more. Called inside of [`change`](Queue::change).
     fn fail(&self, state: &mut State, why: &str) {
-        state.broken = true;
+        self.broken.store(true, Ordering::Release);
         crate::log!("virtio: queue {} is given up: {why}", self.number);
         let is_cut_off = self.domain.revoke();
         if is_cut_off {

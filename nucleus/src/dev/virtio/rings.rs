@@ -154,12 +154,18 @@ impl Rings {
         fence(Ordering::SeqCst);
     }
 
+    /// Whether the device says that it has used a request after `used` others.
+    #[inline]
+    pub(super) fn has_used(&self, used: u16) -> bool {
+        self.word(USED + 2).load(Ordering::Acquire) != used
+    }
+
     /// The request that the device has used after `used` others, if there is one, as the device
     /// says.
     #[inline]
     pub(super) fn used(&self, used: u16) -> Option<UsedElement> {
         // The element is read after the index that makes it ours.
-        if self.word(USED + 2).load(Ordering::Acquire) == used {
+        if !self.has_used(used) {
             return None;
         }
         // SAFETY: inside the frame and aligned. The device has made the element available before it
