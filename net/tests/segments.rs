@@ -152,7 +152,7 @@ impl Ord for Flying {
 struct World {
     now: u64,
     sides: [Around; 2],
-    blocks: [Option<Block>; 2],
+    blocks: [Option<Box<Block>>; 2],
     flying: BinaryHeap<Reverse<Flying>>,
     number: u64,
     link: Link,
@@ -283,7 +283,7 @@ impl World {
     /// Moves the clock to the next event before `until` and handles it.
     fn step(&mut self, until: u64) {
         let arrival = self.flying.peek().map(|Reverse(flying)| flying.at);
-        let timers = [0, 1].map(|side| self.blocks[side].as_ref().and_then(Block::timer_due));
+        let timers = [0, 1].map(|side| self.blocks[side].as_deref().and_then(Block::timer_due));
         let times = [arrival, timers[0], timers[1], Some(until)];
         let next = times.into_iter().flatten().min().unwrap();
         self.now = self.now.max(next);
@@ -295,7 +295,7 @@ impl World {
         for (side, timer) in timers.into_iter().enumerate() {
             if timer == Some(next) {
                 self.with(side, |block, around| block.run_timers(around));
-                let again = self.blocks[side].as_ref().and_then(Block::timer_due);
+                let again = self.blocks[side].as_deref().and_then(Block::timer_due);
                 assert!(
                     again.is_none_or(|at| at > self.now),
                     "a timer stays due: {:?}",
@@ -306,7 +306,7 @@ impl World {
     }
 
     fn state(&self, side: usize) -> Option<State> {
-        self.blocks[side].as_ref().map(Block::state)
+        self.blocks[side].as_deref().map(Block::state)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Segments for the table: those on the wire, and packets without a connection.
 
-use alloc::{boxed::Box, sync::Arc};
+use alloc::sync::Arc;
 use core::net::SocketAddr;
 
 use nucleus::{frame, random};
@@ -110,7 +110,7 @@ impl ConnectionTable {
         let start = ConnectionTable::start();
         let block = Block::answer(syn, start, &mut self.wire.host(pair));
         let socket = self.child(pair, listener, 0);
-        let link = Link::Wire(Box::new(block));
+        let link = Link::Wire(block);
         self.add(pair, link, socket, Some(Arc::downgrade(listener)));
     }
 

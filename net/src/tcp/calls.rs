@@ -1,6 +1,6 @@
 //! The calls of a TCP socket's names and connections: bind, listen, connect, accept, shut, close.
 
-use alloc::{boxed::Box, sync::Arc};
+use alloc::sync::Arc;
 use core::net::{IpAddr, SocketAddr};
 
 use crate::counters::Counter;
@@ -199,7 +199,7 @@ impl Socket {
         }
         let start = ConnectionTable::start();
         let block = Block::open(start, &mut table.wire.host(pair));
-        table.add(pair, Link::Wire(Box::new(block)), self.clone(), None);
+        table.add(pair, Link::Wire(block), self.clone(), None);
         table.run();
         table.note_deadline(pair);
         Ok(Some(Progress::Begun))

@@ -1,6 +1,6 @@
 //! A connection whose segments are packets: its block, under a lock of its own, and its streams.
 
-use alloc::sync::Arc;
+use alloc::{boxed::Box, sync::Arc};
 use core::{
     cell::Cell,
     sync::atomic::{AtomicBool, AtomicU64},
@@ -66,7 +66,8 @@ pub struct Connection {
 
 /// What the lock of a connection guards.
 struct Driven {
-    block: Block,
+    /// In memory of its own, so that it is made in its place.
+    block: Box<Block>,
     /// Charges the frames that the block keeps: sent and not acknowledged, or behind a gap.
     stock: Stock,
 }
@@ -92,7 +93,7 @@ impl Connection {
         pair: Pair,
         socket: Arc<Socket>,
         route: Route,
-        begin: impl FnOnce(&mut dyn Host) -> Block,
+        begin: impl FnOnce(&mut dyn Host) -> Box<Block>,
     ) -> Arc<Connection> {
         let (inbound, outbound) = streams(tcp, &socket, pair.remote.is_ipv6());
         let route = SpinLock::new(Rank::Leaf, route);

@@ -11,6 +11,8 @@
 //! - `congestion`, `rtt`: how much may be on its way, and for how long; `buffers`: how much is
 //!   kept.
 
+use alloc::boxed::Box;
+
 use abi::Errno;
 use fbuf::Aggregate;
 
@@ -284,6 +286,7 @@ pub struct Remains {
 }
 
 impl Block {
+    #[inline(always)]
     fn new(state: State, start: Start, now: u64) -> Block {
         let needed = usize::BITS - (start.buffer >> 16).leading_zeros();
         let Start {
@@ -353,15 +356,15 @@ impl Block {
     }
 
     /// Asks for a connection: sends a SYN.
-    pub fn open(start: Start, host: &mut dyn Host) -> Block {
-        let mut block = Block::new(State::SynSent, start, host.now());
+    pub fn open(start: Start, host: &mut dyn Host) -> Box<Block> {
+        let mut block = Box::new(Block::new(State::SynSent, start, host.now()));
         block.send_syn(host);
         block
     }
 
     /// Answers a SYN.
-    pub fn answer(syn: &Segment, start: Start, host: &mut dyn Host) -> Block {
-        let mut block = Block::new(State::SynReceived, start, host.now());
+    pub fn answer(syn: &Segment, start: Start, host: &mut dyn Host) -> Box<Block> {
+        let mut block = Box::new(Block::new(State::SynReceived, start, host.now()));
         block.take_syn(syn, host);
         block.send_syn(host);
         block
@@ -369,8 +372,8 @@ impl Block {
 
     /// Makes the end whose SYN was answered without keeping anything; `syn` is what that said, and
     /// `ack` the segment that confirms it, which is to [arrive](Block::arrive) next.
-    pub fn recall(syn: &Segment, start: Start, host: &mut dyn Host) -> Block {
-        let mut block = Block::new(State::SynReceived, start, host.now());
+    pub fn recall(syn: &Segment, start: Start, host: &mut dyn Host) -> Box<Block> {
+        let mut block = Box::new(Block::new(State::SynReceived, start, host.now()));
         block.take_syn(syn, host);
         block.next = block.start + 1;
         block.edge = block.due + u32::from(u16::MAX).min(host.room() as u32);

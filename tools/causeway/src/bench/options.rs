@@ -200,7 +200,7 @@ mod tests {
     fn what_makes_no_sense_is_refused() {
         for words in [
             "--runs 0",
-            "--smp 17",
+            "--smp 65",
             "--compare a.json",
             "--compare a.json b.json fork",
             "--report a.json fork",

@@ -2,13 +2,17 @@
 //! `causeway test`, and by themselves in `causeway check`.
 //!
 //! All of it needs processors only, and its clock is a simulated one. So `causeway test` runs it
-//! beside the guests, of which most leave a processor idle: load on the host cannot make it fail,
-//! and at its low priority it delays them little.
+//! beside the guests, of which most leave a processor idle: load on the host cannot make it fail. The
+//! tests have the guests' priority: tasks of a simulated machine take turns at each step, and behind
+//! guests each turn would wait for a time slice. The lints have a low one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{
+    Mutex,
+    atomic::{AtomicBool, Ordering},
+};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -18,11 +22,11 @@ use super::boot::text;
 use super::{Report, side_by_side};
 use crate::project;
 
-/// Runs them.
+/// Runs them; `is_tested` becomes true when only lints are left.
 ///
 /// # Errors
 /// When there is no cargo.
-pub fn run(report: &mut Report) -> Result<()> {
+pub fn run(report: &mut Report, is_tested: &AtomicBool) -> Result<()> {
     let home = project::home()?;
     if report.wants("host: tests of the workspace") {
         tests(report, &home, &["--workspace"])?;
@@ -32,6 +36,7 @@ pub fn run(report: &mut Report) -> Result<()> {
         let packages = ["--package", "libfbuf", "--package", "netserver"];
         tests(report, &home.join("user"), &packages)?;
     }
+    is_tested.store(true, Ordering::Relaxed);
     if report.wants("host: format and lints") {
         lints(report, &home);
     }
@@ -40,7 +45,7 @@ pub fn run(report: &mut Report) -> Result<()> {
 
 /// Runs the tests of packages of a workspace.
 fn tests(report: &mut Report, workspace: &Path, packages: &[&str]) -> Result<()> {
-    let output = project::cargo_at_low_priority(workspace)
+    let output = project::cargo(workspace)
         .arg("test")
         .args(packages)
         // All of them: a failure of one crate says nothing of the next.

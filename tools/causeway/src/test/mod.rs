@@ -56,7 +56,10 @@ mod ways;
 mod zero_copy;
 
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering},
+};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -271,7 +274,7 @@ fn side_by_side_in(
 /// Refuses words that no group has in its name, before anything is built.
 fn check_words(options: &options::Test) -> Result<()> {
     let mut report = Report::of_names();
-    host::run(&mut report)?;
+    host::run(&mut report, &AtomicBool::new(false))?;
     report::run(&mut report);
     let none = PathBuf::new;
     let bench = boot::Bench::with(none(), none(), none(), Accelerator::Tcg)?;
@@ -340,8 +343,11 @@ pub fn test(options: &options::Test) -> Result<u8> {
     let roots = thread::spawn(move || all.then(roots::prepare));
     // The host's own tests beside the guests, which leave half of the processors idle.
     let mut beside = report.beside();
-    let host = thread::spawn(move || host::run(&mut beside).map(|()| beside));
-    let guests = guests(&mut report, options, &|| host.is_finished());
+    let is_tested = Arc::new(AtomicBool::new(false));
+    let seen = is_tested.clone();
+    let host = thread::spawn(move || host::run(&mut beside, &is_tested).map(|()| beside));
+    let is_free = || seen.load(Ordering::Relaxed) || host.is_finished();
+    let guests = guests(&mut report, options, &is_free);
     let host = host
         .join()
         .map_err(|_| anyhow!("the thread of the host's tests panicked"))?;
@@ -413,7 +419,7 @@ fn groups(
             Box::new(|report| debian::run(bench, report, options)),
             without_error(|report| iommu::run(bench, report)),
             without_error(|report| programs::variants(bench, report)),
-            without_error(|report| bochs::run(bench, report)),
+            without_error(|report| bochs::run(bench, report, long)),
             without_error(|report| programs::random_calls(bench, report, options.seconds)),
             Box::new(|report| python::run(bench, report, long)),
             without_error(|report| programs::short_of_memory(bench, report)),

@@ -60,26 +60,38 @@ const PART: &[&str] = &[
     "large:",
 ];
 
+/// Tests that take a large part of the time of all, and find with any number of CPUs mostly the same:
+/// they run with 2.
+const LONG: &[&str] = &["!exhaustion:", "!leaks:", "!libfbuf:"];
+
 /// The seconds that one guest gets for hundreds of tests, each of which has a limit of its own.
 const LIMIT: u64 = 480;
 
-/// Boots and runs all of them on machines with these numbers of CPUs.
+/// Boots and runs them on machines with these numbers of CPUs: all with 2, without the [`LONG`] ones
+/// with others, and with one CPU without those of copies that programs change meanwhile.
 pub fn run(bench: &Bench, report: &mut Report, cpus: &[u32]) {
     for &cpus in cpus {
+        let tests = match cpus {
+            1 => &[LONG, &["!movement:"]].concat()[..],
+            2 => &[],
+            _ => LONG,
+        };
         if report.wants(&format!("guest: test programs, {cpus} CPUs")) {
-            boot(bench, report, &format!("{cpus} CPUs"), cpus, "", &[]);
+            boot(bench, report, &format!("{cpus} CPUs"), cpus, "", tests);
         }
     }
 }
 
-/// Boots kernels that have no two frames together, and such whose allocations fail, and runs all.
+/// Boots kernels that have no two frames together, and such whose allocations fail, and runs nearly
+/// all.
 /// The first ones reach all pages through a window of a few entries, the others have no page of a
 /// program in their direct map.
 pub fn short_of_memory(bench: &Bench, report: &mut Report) {
     let name = "single frames only";
     if report.wants(&format!("guest: test programs, {name}")) {
         let options = "fragment=1 ephemeral=window ephemeral.entries=16";
-        boot(bench, report, name, 2, options, &["!large"]);
+        let tests = [LONG, &["!large", "!network:", "!netserver:"]].concat();
+        boot(bench, report, name, 2, options, &tests);
     }
     let each = FAIL_EACH[0];
     let name = format!("failing allocations, {each}");
