@@ -387,12 +387,7 @@ fn groups(
     install::run(bench, report);
     ways::run(bench, report);
     shares::run(bench, report);
-    disk::run(bench, report);
-    devices::run(bench, report);
-    ext2::run(bench, report);
-    database::run(bench, report, options.long);
     compare::run(bench, report);
-    swap::run(bench, report);
     // Guests with one CPU, of which some wait for the host or for each other, beside those with
     // more, which do not need all of the host's processors all the time. The longest come first;
     // the attacks on one CPU are reached while programs run on more. Groups with a network or a
@@ -416,6 +411,13 @@ fn groups(
                 pressure::run(bench, report, long)
             }),
             without_error(|report| machines(report, &[1])),
+            without_error(|report| {
+                disk::run(bench, report);
+                devices::run(bench, report);
+                ext2::run(bench, report);
+                database::run(bench, report, long);
+                swap::run(bench, report);
+            }),
             Box::new(|report| debian::run(bench, report, options)),
             without_error(|report| iommu::run(bench, report)),
             without_error(|report| programs::variants(bench, report)),
