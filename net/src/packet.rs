@@ -10,9 +10,11 @@ use nucleus::ephemeral;
 /// Bytes of headers: Ethernet, IPv6 with a fragment header, TCP with all options, less padding.
 const HEAD: usize = 128;
 
-/// Bytes that are copied of a packet that has arrived: as many as Ethernet, IPv6 and TCP with all
-/// options have.
-const HEADERS: usize = 14 + 40 + 60;
+/// Bytes that are copied of a packet that has arrived: the headers of Ethernet, IPv6 and TCP with
+/// all but the most options. So many are zeroed in place.
+const HEADERS: usize = 14 + 40 + TRANSPORT;
+/// Bytes of those of them above IP.
+pub const TRANSPORT: usize = 58;
 
 /// Headers, the outermost first.
 #[derive(Clone, Debug)]

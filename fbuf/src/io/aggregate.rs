@@ -27,7 +27,8 @@ impl Aggregate {
             match put {
                 Ok(0) => break,
                 Ok(taken) => {
-                    self.clip_front(taken);
+                    // Of the first slice.
+                    drop(self.pass(taken));
                     total += taken;
                 }
                 Err(error) => return moved(total, Err(error)),

@@ -24,14 +24,12 @@ use super::{
 use crate::{
     counters::Counter,
     link::Mac,
-    packet::{Checksum, Head, Headers, Packet, Sum},
+    packet::{Checksum, Head, Headers, Packet, Sum, TRANSPORT},
     timer::now,
 };
 
 /// Bytes of an IPv4 header with all options.
 const LONGEST_V4: usize = 60;
-/// Bytes of a header of TCP with all options, the longest above IP.
-const LONGEST_TRANSPORT: usize = 60;
 /// Stands where no address was read yet.
 const UNSPECIFIED: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 /// Headers of IPv6 that may stand before the payload: hop-by-hop options, routing, destination
@@ -72,8 +70,8 @@ pub struct Received {
 }
 
 impl Received {
-    /// Returns the first bytes of `data`, `n` at least if there are so many, which are no more than
-    /// are ever [copied](Headers).
+    /// Returns the first bytes of `data`, `n` at least if there are so many, up to the length of the
+    /// longest header of TCP.
     #[inline]
     pub fn first(&mut self, n: usize) -> &[u8] {
         // Behind long headers fewer were copied.
@@ -124,7 +122,7 @@ impl Original {
     fn of(packet: &Received, len: usize, is_shown: bool) -> Original {
         // Where not all headers were copied, what follows this one is copied anew in its place.
         let copied = packet.headers.as_slice().len();
-        let has_all = copied >= (len + LONGEST_TRANSPORT).min(packet.data.len());
+        let has_all = copied >= (len + TRANSPORT).min(packet.data.len());
         match has_all && !is_shown {
             true => Original::Header(len),
             false => Original::Whole(packet.data.clone()),
