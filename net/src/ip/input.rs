@@ -70,8 +70,8 @@ pub struct Received {
 }
 
 impl Received {
-    /// Returns the first bytes of `data`, `n` at least if there are so many, up to the length of the
-    /// longest header of TCP.
+    /// Returns the first bytes of `data`, `n` at least if there are so many, up to the length of
+    /// the longest header of TCP.
     #[inline]
     pub fn first(&mut self, n: usize) -> &[u8] {
         // Behind long headers fewer were copied.

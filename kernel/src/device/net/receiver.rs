@@ -248,7 +248,8 @@ impl Receiver {
             let has_place = at < self.long && self.has_long_mtu;
             let has_stayed =
                 buffer.pages == wanted && !has_place && pool.is_none() && !buffer.is_pools;
-            if !(has_stayed && self.requests[at].again()) && !self.fill(at, wanted, pool.as_ref()) {
+            let is_ready = has_stayed && self.requests[at].again();
+            if !is_ready && !self.fill(at, wanted, pool.as_ref()) {
                 self.put_back(number);
                 return false;
             }

@@ -2,9 +2,9 @@
 //! `causeway test`, and by themselves in `causeway check`.
 //!
 //! All of it needs processors only, and its clock is a simulated one. So `causeway test` runs it
-//! beside the guests, of which most leave a processor idle: load on the host cannot make it fail. The
-//! tests have the guests' priority: tasks of a simulated machine take turns at each step, and behind
-//! guests each turn would wait for a time slice. The lints have a low one.
+//! beside the guests, of which most leave a processor idle: load on the host cannot make it fail.
+//! The tests have the guests' priority: tasks of a simulated machine take turns at each step, and
+//! behind guests each turn would wait for a time slice. The lints have a low one.
 
 use std::fs;
 use std::path::{Path, PathBuf};

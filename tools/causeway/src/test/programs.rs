@@ -60,15 +60,15 @@ const PART: &[&str] = &[
     "large:",
 ];
 
-/// Tests that take a large part of the time of all, and find with any number of CPUs mostly the same:
-/// they run with 2.
+/// Tests that take a large part of the time of all, and find mostly the same with any number of
+/// CPUs: they run with 2.
 const LONG: &[&str] = &["!exhaustion:", "!leaks:", "!libfbuf:"];
 
 /// The seconds that one guest gets for hundreds of tests, each of which has a limit of its own.
 const LIMIT: u64 = 480;
 
-/// Boots and runs them on machines with these numbers of CPUs: all with 2, without the [`LONG`] ones
-/// with others, and with one CPU without those of copies that programs change meanwhile.
+/// Boots and runs them on machines with these numbers of CPUs: all with 2, without the [`LONG`]
+/// ones with others, and with one CPU without those of copies that programs change meanwhile.
 pub fn run(bench: &Bench, report: &mut Report, cpus: &[u32]) {
     for &cpus in cpus {
         let tests = match cpus {

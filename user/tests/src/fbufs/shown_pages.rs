@@ -3,8 +3,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use super::Receiver;
 use super::raw::{Path, *};
+use super::{Line, Receiver};
 use support::numbers::Numbers;
 use support::prelude::*;
 
