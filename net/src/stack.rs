@@ -145,15 +145,22 @@ impl Stack {
         self.tcp.set_by_packets(mtu.is_some());
     }
 
-    /// Takes a packet that has arrived at interface `index`, and delivers what follows from it.
+    /// Takes a packet by the number of its interface, with or without a head, and delivers what
+    /// follows from it.
     pub fn receive(&self, index: u32, packet: Packet) {
         self.network.receive(index, packet);
         self.deliver();
     }
 
-    /// As [`receive`](Stack::receive), from a device that holds its interface.
-    pub fn receive_at(&self, interface: &Arc<Interface>, data: Aggregate, checksum: Checksum) {
-        self.network.receive_at(interface, data, checksum);
+    /// As [`receive`](Stack::receive), from a card's task, which holds its interface: all bytes are
+    /// slices.
+    pub fn receive_from_device(
+        &self,
+        interface: &Arc<Interface>,
+        data: Aggregate,
+        checksum: Checksum,
+    ) {
+        self.network.receive_from_device(interface, data, checksum);
         self.deliver();
     }
 

@@ -107,12 +107,12 @@ pub struct ControlSink {
     layout: Layout,
     /// Something was left out for which there was no room.
     pub is_truncated: bool,
-    /// The caller looks at what is added, or left out.
+    /// Control messages were asked for; otherwise sockets need not build any.
     pub is_wanted: bool,
 }
 
 impl ControlSink {
-    /// Takes nothing, and nobody asks what it has left out.
+    /// Takes nothing; what is left out is not reported.
     pub fn none() -> ControlSink {
         ControlSink {
             is_wanted: false,

@@ -88,7 +88,7 @@ pub(crate) fn show_raw(table: &Mutex<SocketTable>, packet: &Received, header: &[
         from: packet.from,
         to: packet.to,
         protocol: packet.protocol,
-        // None of an empty packet: its place counts as 0.
+        // An empty packet counts as one of type 0.
         kind: Some(packet.headers.as_slice().first().copied().unwrap_or(0)),
         interface: packet.interface,
     };

@@ -118,12 +118,13 @@ enum Original {
 }
 
 impl Original {
-    /// That of a packet whose header, of `len` bytes, is still there. Raw sockets need all of it.
-    fn of(packet: &Received, len: usize, is_shown: bool) -> Original {
-        // Where not all headers were copied, what follows this one is copied anew in its place.
+    /// Keeps what a message about the packet would quote, whose header, of `len` bytes, is still
+    /// there. The whole packet is kept if it `needs_all`, and where not all headers were copied:
+    /// [`Received::first`] would then overwrite this one.
+    fn of(packet: &Received, len: usize, needs_all: bool) -> Original {
         let copied = packet.headers.as_slice().len();
         let has_all = copied >= (len + TRANSPORT).min(packet.data.len());
-        match has_all && !is_shown {
+        match has_all && !needs_all {
             true => Original::Header(len),
             false => Original::Whole(packet.data.clone()),
         }
@@ -147,7 +148,8 @@ impl Original {
 }
 
 impl Network {
-    /// Takes a packet from the device of interface `index`.
+    /// Takes a packet by the number of its interface, with or without a head: loopback's, and those
+    /// of tests.
     pub fn receive(&self, index: u32, mut packet: Packet) {
         let Some(interface) = self.interface(index) else {
             return;
@@ -162,11 +164,16 @@ impl Network {
             }
             packet.data = all;
         }
-        self.receive_at(&interface, packet.data, packet.checksum);
+        self.receive_from_device(&interface, packet.data, packet.checksum);
     }
 
-    /// Takes a packet from an interface's device.
-    pub fn receive_at(&self, interface: &Arc<Interface>, data: Aggregate, checksum: Checksum) {
+    /// Takes a packet from a card's task, which holds its interface: all bytes are slices.
+    pub fn receive_from_device(
+        &self,
+        interface: &Arc<Interface>,
+        data: Aggregate,
+        checksum: Checksum,
+    ) {
         if !interface.is_loopback() {
             let traffic = &interface.traffic;
             if !interface.is_up() {
@@ -226,7 +233,8 @@ impl Network {
         }
     }
 
-    /// Takes a packet of IP, whose header was read, and is still there.
+    /// Takes a packet of IP, whose header was read, and is still there. Inlined, as the packet is
+    /// made in the only caller.
     #[inline(always)]
     fn receive_ip(&self, interface: &Arc<Interface>, packet: &mut Received, header: &Header) {
         if !interface.is_loopback() {
@@ -250,8 +258,8 @@ impl Network {
             }
         }
         let has_raw = self.has_raw();
-        let is_part = header.part.is_some();
-        let original = Original::of(packet, header.len, has_raw || is_part);
+        let needs_all = has_raw || header.part.is_some();
+        let original = Original::of(packet, header.len, needs_all);
         packet.data.clip_front(header.len);
         packet.headers.skip(header.len);
         packet.headers.cut(packet.data.len());

@@ -3,7 +3,8 @@
 //! - `address`: addresses and networks, and which of them a bound socket covers;
 //! - [`Interface`] (`interface`): a device with its name, addresses, state and counts;
 //! - [`Network`] (`network`): the interfaces and their addresses; `routes`: the routes, and MTUs of
-//!   paths; `configure`: more of what programs change; `source`: the choice of a packet's source;
+//!   paths; `own`: which addresses are this machine's; `configure`: more of what programs change;
+//!   `source`: the choice of a packet's source;
 //! - `input`: packets that arrive; `output`: packets that are sent;
 //! - `neighbours`: addresses on the link; `ethernet`: formats of the link;
 //! - `groups`: membership in groups; `reports`: how IGMP and MLD tell of it;

@@ -63,7 +63,7 @@ fn solicited_group(interface: &Interface, ip: IpAddr) -> Option<IpAddr> {
 /// The protocols above IP.
 pub trait Upper: Send + Sync {
     /// Takes a packet for this machine. Returns why not, if the sender is to be told.
-    /// A packet that is taken has lost its data.
+    /// One that is refused keeps its data, which the message quotes; one that is taken loses it.
     fn receive(&self, packet: &mut Received) -> Option<Refusal>;
 
     /// Takes the news that a packet of this machine did not arrive; `quote` is what the message

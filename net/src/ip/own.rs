@@ -1,5 +1,6 @@
-//! The addresses of this machine, as packets that arrive ask for them: nearly all come from an
-//! address of another machine and go to the same one of this machine, which is told without a lock.
+//! Which addresses are this machine's. Nearly all packets come from another machine's address and go
+//! to one address here; both are decided without a lock, by a filter of bits and the address that was
+//! found last. A reader may miss a change that is being made, as if the packet had come before it.
 
 use alloc::vec::Vec;
 use core::{
@@ -88,11 +89,11 @@ impl OwnAddresses {
         {
             return true;
         }
-        self.looks_up(ip)
+        self.is_in_list(ip)
     }
 
     #[inline(never)]
-    fn looks_up(&self, ip: IpAddr) -> bool {
+    fn is_in_list(&self, ip: IpAddr) -> bool {
         let list = self.list.lock();
         let is_there = list.contains(&ip);
         if let (true, IpAddr::V4(ip)) = (is_there, ip) {
@@ -121,7 +122,7 @@ mod tests {
 
     /// After any changes, and questions in between, those that are valid are known.
     #[test]
-    fn what_is_valid_is_known() {
+    fn valid_addresses_are_found() {
         on_machines(8, |seed| {
             let mut random = Random::new(seed);
             let own = OwnAddresses::new();

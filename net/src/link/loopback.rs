@@ -27,9 +27,11 @@ const MOST_WAITS: usize = 16;
 /// The loopback device.
 pub struct Loopback {
     packets: SpinLock<VecDeque<Packet>>,
-    /// How many packets were ever added, how many taken off, and how many of these delivered.
+    /// How many packets were ever added.
     added: AtomicU64,
+    /// How many of them were taken off.
     taken: AtomicU64,
+    /// How many of these were delivered.
     delivered: AtomicU64,
     waiters: WaitQueue,
     mtu: AtomicU32,
@@ -65,8 +67,8 @@ impl Loopback {
     /// Tells whether all packets that were sent before have been delivered. Takes no lock.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        // No more are delivered than were added: if both are equal now, they were when the first
-        // one was read.
+        // `delivered` never exceeds `added`, and neither decreases: if they are equal, nothing was
+        // under way when `delivered` was read.
         self.delivered.load(SeqCst) == self.added.load(SeqCst)
     }
 

@@ -66,7 +66,7 @@ pub struct Connection {
 
 /// What the lock of a connection guards.
 struct Driven {
-    /// In memory of its own, so that it is made in its place.
+    /// Boxed, so that it is built in place and not moved.
     block: Box<Block>,
     /// Charges the frames that the block keeps: sent and not acknowledged, or behind a gap.
     stock: Stock,

@@ -177,6 +177,18 @@ impl Inner {
         self.queue.len() + self.embryos
     }
 
+    /// Returns whether a read or an accept would not wait although no bytes are queued and the
+    /// stream has not ended.
+    pub fn is_readable_without_bytes(&self) -> bool {
+        match self.phase {
+            Phase::Listening => !self.queue.is_empty(),
+            Phase::Connecting => false,
+            Phase::Idle => self.error.is_some(),
+            Phase::Connected => self.read_shut || self.error.is_some(),
+            Phase::Ended => true,
+        }
+    }
+
     /// Returns how many may wait before handshakes are answered by cookies.
     pub fn most_handshakes(&self) -> usize {
         self.backlog.min(MOST_EMBRYOS)
@@ -368,25 +380,18 @@ impl Socket {
         }
     }
 
-    /// Tells whether there are bytes that nobody has read.
+    /// Returns whether unread bytes are queued.
     pub(super) fn has_unread(&self) -> bool {
         let inbound = self.inner().inbound.clone();
         inbound.is_some_and(|stream| stream.unread() > 0)
     }
 
-    /// Tells whether there is no reason to wait for input: there are bytes, however few, their end,
-    /// an error, or connections at a listener.
+    /// Returns whether a read or an accept would not wait: bytes are queued, whatever the low-water
+    /// mark, the stream has ended, an error is pending, or a listener has a connection.
     pub fn has_input(&self) -> bool {
         let inbound = {
             let inner = self.inner();
-            let is_over = match inner.phase {
-                Phase::Listening => !inner.queue.is_empty(),
-                Phase::Connecting => false,
-                Phase::Idle => inner.error.is_some(),
-                Phase::Connected => inner.read_shut || inner.error.is_some(),
-                Phase::Ended => true,
-            };
-            if is_over {
+            if inner.is_readable_without_bytes() {
                 return true;
             }
             inner.inbound.clone()

@@ -366,18 +366,18 @@ impl Socket {
             ..Readiness::default()
         };
         match inner.phase {
-            Phase::Listening => ready.readable = !inner.queue.is_empty(),
+            Phase::Listening => ready.readable = inner.is_readable_without_bytes(),
             Phase::Connecting => {}
             Phase::Idle => {
                 ready.hung_up = true;
                 ready.writable = true;
-                ready.readable = ready.error;
+                ready.readable = inner.is_readable_without_bytes();
             }
             Phase::Connected => {
                 let finished = inbound.is_some_and(|status| status.finished);
                 ready.read_hung_up = finished || inner.read_shut;
-                ready.readable = ready.read_hung_up
-                    || ready.error
+                ready.readable = finished
+                    || inner.is_readable_without_bytes()
                     || inbound.is_some_and(|status| status.is_readable);
                 ready.writable =
                     inner.write_shut || outbound.is_some_and(|status| status.is_writable);

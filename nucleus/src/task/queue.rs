@@ -73,22 +73,22 @@ pub enum Woken {
 ///
 /// # Wake-ups without a waiter
 ///
-/// Most wake-ups find no waiter, and then take no lock: they look at `listed`, which counts the
-/// tasks in the list: it grows with the list's lock held, before the list does, and shrinks after
-/// the list does. No wake-up is lost by that:
+/// Most wake-ups find no waiter and take no lock: they read `listed`, the number of tasks in the
+/// list. It is raised with the list locked, and lowered after a task has left the list, so it is
+/// never too small. No wake-up is lost:
 ///
 /// - the waker makes the condition true, passes a full fence (`F1`), and reads `listed`;
-/// - the waiter enlists, counts itself in `listed`, passes a full fence (`F2`), and looks at the
-///   condition, before each of its sleeps.
+/// - the waiter enlists, raises `listed`, passes a full fence (`F2`), and tests the condition,
+///   before each sleep.
 ///
-/// All full fences are in one order. If `F2` comes before `F1`, the waker sees the waiter counted,
-/// and takes the lock. If `F1` comes first, the waiter sees the condition as the waker left it: by
-/// an atomic directly; under a lock, because the waiter takes that after `F2`, and had it had it
-/// before the waker, `F2` would come before `F1`. A count that has been taken back was of a task
-/// that looks once more or not at all.
+/// Full fences are totally ordered. If `F2` precedes `F1`, the waker sees the count and takes the
+/// lock. If `F1` precedes `F2`, the waiter sees the condition: directly if it is an atomic; if a
+/// lock guards it, because the waiter takes that lock after `F2`: had it taken it before the waker,
+/// `F2` would precede `F1`. A task that is not counted any more has been woken, and tests the
+/// condition before it sleeps again, or is leaving.
 pub struct WaitQueue {
     waiters: SpinLock<WaiterList>,
-    /// Tasks in the list, or a few more.
+    /// Tasks in the list; briefly more, never fewer.
     listed: AtomicUsize,
     pub(super) observers: observer::Cell,
 }
@@ -123,7 +123,7 @@ impl WaitQueue {
             }
             sleeper.sleep(|| place.waiter.is_woken())?;
             place.waiter.rearm();
-            // Mostly what it was woken for: then it need not wait in the queue again.
+            // Usually the condition holds after a wake-up: then the task need not enlist again.
             if let Some(value) = ready() {
                 return Ok(value);
             }

@@ -99,7 +99,7 @@ struct Interface(Arc<net::ip::Interface>);
 
 impl Above for Interface {
     fn receive(&self, data: Aggregate, checksum: Checksum) {
-        stack().receive_at(&self.0, data, checksum);
+        stack().receive_from_device(&self.0, data, checksum);
     }
 
     fn note_dropped(&self) {

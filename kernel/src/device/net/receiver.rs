@@ -65,11 +65,11 @@ pub struct Receiver {
     places: Vec<Buffer>,
     /// Bytes of the headers of the last long packet, with the device's before them.
     headers: usize,
-    /// Requests that the device has done: `done` of them, of which those from `next` on were not
-    /// looked at.
-    numbers: [u32; TAKEN],
-    next: usize,
-    done: usize,
+    /// Requests that the device has done: so many of them, of which those from `done_next` on were
+    /// not looked at.
+    done: [u32; TAKEN],
+    done_count: usize,
+    done_next: usize,
     /// The requests that the device does not have: for long packets, and the others.
     idle_long: Vec<u32>,
     idle: Vec<u32>,
@@ -216,9 +216,9 @@ impl Receiver {
             buffers,
             places,
             headers: USUAL_HEADERS,
-            numbers: [0; TAKEN],
-            next: 0,
-            done: 0,
+            done: [0; TAKEN],
+            done_count: 0,
+            done_next: 0,
             idle_long,
             idle,
             long,
@@ -233,8 +233,8 @@ impl Receiver {
         })
     }
 
-    /// Gives the device frames, if it has few, or `always`. Returns false if memory is missing for
-    /// some.
+    /// Gives the device frames if it has three quarters of them or fewer, or `always`. Returns false
+    /// if memory is missing for some.
     pub fn refill(&mut self, always: bool, above: &dyn Above) -> bool {
         if !always && self.lent > self.most / 4 * 3 {
             return true;
@@ -243,7 +243,8 @@ impl Receiver {
         while let Some(number) = self.next_idle() {
             let at = number as usize;
             let wanted = if at < self.long { LONGEST } else { 1 };
-            // Mostly a small packet was copied out of it, and all of it has stayed.
+            // Usually a small packet was copied out and every frame has stayed: the request is given
+            // again as it is.
             let buffer = &self.buffers[at];
             let has_place = at < self.long && self.has_long_mtu;
             let has_stayed =
@@ -321,11 +322,12 @@ impl Receiver {
 
     /// Returns the number of the next request that the device has done.
     fn next_done(&mut self) -> Option<u32> {
-        if self.next == self.done {
-            (self.next, self.done) = (0, self.queue.take_done(&mut self.numbers));
+        if self.done_next == self.done_count {
+            self.done_next = 0;
+            self.done_count = self.queue.take_done(&mut self.done);
         }
-        let number = *self.numbers[..self.done].get(self.next)?;
-        self.next += 1;
+        let number = *self.done[..self.done_count].get(self.done_next)?;
+        self.done_next += 1;
         Some(number)
     }
 

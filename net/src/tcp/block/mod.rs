@@ -286,6 +286,7 @@ pub struct Remains {
 }
 
 impl Block {
+    /// Inlined, so that it is built where it stays.
     #[inline(always)]
     fn new(state: State, start: Start, now: u64) -> Block {
         let needed = usize::BITS - (start.buffer >> 16).leading_zeros();

@@ -311,7 +311,8 @@ impl Queue {
         let slot = &mut state.slots[number as usize];
         let memory = slot.memory.as_ref().ok_or(Refusal::NeedsMemory)?;
         let (table, list, readable) = (&memory.table, &parts.list, parts.readable);
-        // What it was filled with last is this request, as it was given last.
+        // Whether the slot's table still describes these parts: this request had the slot last, and
+        // its parts are unchanged since.
         let is_same = slot
             .request
             .as_ref()
@@ -429,10 +430,9 @@ impl Queue {
         }
     }
 
-    /// Fills `numbers` with those of requests that the device has done, in the device's order;
-    /// returns how many. For a queue whose work is left to a task ([`defer`](Queue::defer)). Fewer
-    /// than `numbers` has room for if there are no more, or
-    /// the device has failed.
+    /// Stores the numbers of requests that are done in `numbers`, in the device's order; returns how
+    /// many: fewer than there is room for only if there are no more, or the device has failed. Only
+    /// for a queue whose work is left to a task ([`defer`](Queue::defer)).
     pub fn take_done(&self, numbers: &mut [u32]) -> usize {
         if !self.has_news() {
             return 0;

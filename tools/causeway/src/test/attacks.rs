@@ -46,8 +46,8 @@ pub fn run(bench: &Bench, report: &mut Report, cpus: &[u32], words: &[String], g
             _ => Duration::from_secs(given.unwrap_or(1)),
         };
         let shorter = LONG.map(str::to_owned);
-        let words = match (given, words, cpus) {
-            (None, [], 1 | 4) => &shorter,
+        let words = match (given, words) {
+            (None, []) if cpus != 2 => &shorter,
             _ => words,
         };
         attack(bench, report, &machine, words, (cpus, each), None);
