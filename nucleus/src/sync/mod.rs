@@ -15,6 +15,7 @@ mod mutex;
 pub(crate) mod parking_lot;
 mod rwlock;
 pub(crate) mod section;
+mod spin;
 
 pub use biased_rwlock::BiasedRwLock;
 pub use cpu_rwlock::{CpuReadGuard, CpuRwLock, CpuWriteGuard};

@@ -2,12 +2,12 @@
 
 use alloc::sync::Arc;
 use core::ops::Range;
-use nucleus::{PAGE_SHIFT, Prot, VirtAddr, VirtRange, frame, pmap::Pending};
+use nucleus::{Mistake, PAGE_SHIFT, Prot, VirtAddr, VirtRange, frame, pmap::Pending};
 
+use crate::amap::Amap;
 use crate::chunks::SLOTS;
 use crate::fault::fault_ahead;
-use crate::map::LargeAdvice;
-use crate::map::{Advice, Inherit, Map, MapEntry, MapError, page_range};
+use crate::map::{Advice, Inherit, LargeAdvice, Map, MapEntry, MapError, SPAN, Space, page_range};
 use crate::object::{Pager, PagerError};
 use crate::swap;
 
@@ -106,10 +106,54 @@ impl Map {
 
     /// Drops the anons of private mappings (`MADV_DONTNEED`).
     fn discard(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
-        let mut space = self.space.write();
-        if advice != Advice::DontNeedLocked && space.overlapping(range).any(MapEntry::is_locked) {
-            return Err(MapError::Invalid);
+        {
+            let space = self.space.read();
+            check_discarded(&space, range, advice)?;
+            let small = range.len() < SPAN;
+            if small && space.overlapping(range).all(|it| it.is_own_in(range)) {
+                for entry in space.overlapping(range) {
+                    self.discard_part(entry, entry.range.intersect(range));
+                }
+                return space.check_mapped(range);
+            }
         }
+        self.discard_exclusively(range, advice)
+    }
+
+    /// Drops the anons of `range`, part of an entry that [owns](MapEntry::is_own_in) them, with the
+    /// map read-locked: other threads may discard, fault and use other pages meanwhile. Each chunk
+    /// is locked from before its mappings are removed until its slots are empty, which excludes
+    /// faults on its pages: no thread sees a new page while another one's TLB holds the old one.
+    /// Page tables stay: the program will mostly touch the pages again.
+    fn discard_part(&self, entry: &MapEntry, range: VirtRange) {
+        let mut pending = Pending::new();
+        let mut unmap = |range: VirtRange| {
+            self.pmap.remove_pages(range, &mut pending);
+            pending.flush();
+        };
+        let keys = entry.keys(range);
+        let is_early = Mistake::DiscardedUnlocked.is_made();
+        let amap = entry.amap.as_ref();
+        if entry.object.is_some() || is_early || amap.is_some_and(|it| !it.is_one_part(&keys)) {
+            // Pages below the amap; and one flush for all the chunks, each of which then removes
+            // only what other threads have mapped again.
+            unmap(range);
+        }
+        if let Some(amap) = amap {
+            amap.discard(keys, &mut |keys| {
+                let part = VirtRange::new(entry.address(keys.start), entry.address(keys.end));
+                if !is_early {
+                    unmap(part);
+                }
+            });
+        }
+    }
+
+    /// As [`discard`](Map::discard) with the map write-locked: of large ranges, with their page
+    /// tables and chunks, and of anons that other amaps have, too.
+    fn discard_exclusively(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
+        let mut space = self.space.write();
+        check_discarded(&space, range, advice)?;
         let complete = space.check_mapped(range);
         for entry in space.overlapping_mut(range) {
             entry.unshare()?;
@@ -283,7 +327,28 @@ impl Map {
     }
 }
 
+/// Checks whether the advice may discard the pages of `range`.
+///
+/// # Errors
+/// [`MapError::Invalid`] if part of it is locked.
+fn check_discarded(space: &Space, range: VirtRange, advice: Advice) -> Result<(), MapError> {
+    let is_refused = advice != Advice::DontNeedLocked;
+    match is_refused && space.overlapping(range).any(MapEntry::is_locked) {
+        true => Err(MapError::Invalid),
+        false => Ok(()),
+    }
+}
+
 impl MapEntry {
+    /// Returns whether its amap, if it has one, and the slots for `range` belong to this entry
+    /// alone. True until the map's lock is released.
+    fn is_own_in(&self, range: VirtRange) -> bool {
+        let keys = self.keys(self.range.intersect(range));
+        let is_own =
+            |amap: &Arc<Amap>| !self.needs_copy && !self.shares_amap() && !amap.is_shared_in(keys);
+        self.amap.as_ref().is_none_or(is_own)
+    }
+
     fn is_resident(&self, va: VirtAddr) -> bool {
         let key = self.key(va);
         let anonymous = self.amap.as_ref().and_then(|amap| {

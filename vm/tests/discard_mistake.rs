@@ -1,0 +1,15 @@
+//! That `discard.rs` would find a discard which does not exclude faults. A program of its own: a run
+//! that fails leaves its mark in the process.
+
+mod support;
+
+use nucleus::{Mistake, user};
+
+#[test]
+fn a_discard_without_its_lock_is_found() {
+    let body = || {
+        user::set_fault_hook(support::resolve);
+        support::discards::discards(3);
+    };
+    Mistake::DiscardedUnlocked.assert_found(support::on_cpus(3), body, "");
+}
