@@ -41,8 +41,8 @@
 //! - Faults and queries read-lock the map, by per-CPU counts that share no cache line. Operations
 //!   that change entries or take rights away write-lock it and *flush before they unlock*: no
 //!   fault, new mapping or copy happens while a TLB holds an old translation of the map.
-//! - `MADV_DONTNEED` changes no entry, so it read-locks the map, too, unless it discards 2 MiB or
-//!   slots that other amaps share. It flushes and empties the slots of a chunk with the chunk
+//! - `MADV_DONTNEED` changes no entry, so for a few pages that no other amap shares it read-locks
+//!   the map, too. It removes their mappings, flushes and empties the slots with their chunk
 //!   locked, so the same holds for the pages of that chunk.
 //! - Two maps are locked together to pass entries between them only, the one at the lower address
 //!   first.

@@ -409,9 +409,12 @@ impl Amap {
         });
     }
 
-    /// Returns whether one lock guards the slots of all `keys`.
-    pub fn is_one_part(&self, keys: &Range<Key>) -> bool {
-        matches!(self.form, Form::Array(_)) && group(keys.start) == group(keys.end - 1)
+    /// Returns in how many parts [`discard`](Amap::discard) drops `keys`, at most.
+    pub fn parts_in(&self, keys: &Range<Key>) -> usize {
+        match &self.form {
+            Form::Array(_) => (group(keys.end - 1) - group(keys.start) + 1) as usize,
+            Form::Hash(_) => (keys.end - keys.start) as usize,
+        }
     }
 
     /// Returns whether other amaps share any of the slots of `keys`.

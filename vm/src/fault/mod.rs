@@ -23,8 +23,8 @@
 //!
 //! *Races.* A fault holds the map's read lock from the lookup until the page is entered. Unmap,
 //! protect, fork, remap and brk hold the write lock until they have flushed, so each comes wholly
-//! before or wholly after it. `MADV_DONTNEED` of less than 2 MiB holds the read lock, and each chunk
-//! lock from before it removes the mappings until the slots are empty. Two faults on one page of an entry with an amap hold the same chunk
+//! before or wholly after it. `MADV_DONTNEED` of a few pages holds the read lock, and their chunk's
+//! lock from before it removes the mappings until they are flushed and the slots empty. Two faults on one page of an entry with an amap hold the same chunk
 //! lock from the lookup of the slot until the page is entered, so the slot's content is what is
 //! mapped. An object's page is entered with its chunk of the object locked, and truncation takes
 //! the page out under that lock before it removes mappings: an earlier fault's mapping is removed,

@@ -4,12 +4,15 @@ use alloc::sync::Arc;
 use core::ops::Range;
 use nucleus::{Mistake, PAGE_SHIFT, Prot, VirtAddr, VirtRange, frame, pmap::Pending};
 
-use crate::amap::Amap;
 use crate::chunks::SLOTS;
 use crate::fault::fault_ahead;
-use crate::map::{Advice, Inherit, LargeAdvice, Map, MapEntry, MapError, SPAN, Space, page_range};
+use crate::map::{Advice, Inherit, LargeAdvice, Map, MapEntry, MapError, Space, page_range};
 use crate::object::{Pager, PagerError};
 use crate::swap;
+
+/// Parts of an amap that are discarded with the map read-locked, at most, by a flush each: for more
+/// pages than a set of pending ones holds, fewer flushes count for more.
+const DISCARDED_TOGETHER: usize = 2;
 
 impl Map {
     /// Follows a program's advice (`madvise`), even if part of the range is not mapped.
@@ -109,8 +112,7 @@ impl Map {
         {
             let space = self.space.read();
             check_discarded(&space, range, advice)?;
-            let small = range.len() < SPAN;
-            if small && space.overlapping(range).all(|it| it.is_own_in(range)) {
+            if space.overlapping(range).all(|it| it.may_discard(range)) {
                 for entry in space.overlapping(range) {
                     self.discard_part(entry, entry.range.intersect(range));
                 }
@@ -120,37 +122,38 @@ impl Map {
         self.discard_exclusively(range, advice)
     }
 
-    /// Drops the anons of `range`, part of an entry that [owns](MapEntry::is_own_in) them, with the
-    /// map read-locked: other threads may discard, fault and use other pages meanwhile. Each chunk
-    /// is locked from before its mappings are removed until its slots are empty, which excludes
-    /// faults on its pages: no thread sees a new page while another one's TLB holds the old one.
-    /// Page tables stay: the program will mostly touch the pages again.
+    /// Discards `range`, part of an entry that [allows](MapEntry::may_discard) it, with the map
+    /// read-locked: other threads may discard, fault and use pages meanwhile. A chunk is locked from
+    /// before its mappings are removed until they are flushed and its slots are empty, so no thread
+    /// gets a new page while another one's TLB holds the old one, and no thread finds mappings
+    /// removed that are not flushed yet. Page tables stay: the program will mostly touch the pages
+    /// again.
     fn discard_part(&self, entry: &MapEntry, range: VirtRange) {
-        let mut pending = Pending::new();
-        let mut unmap = |range: VirtRange| {
+        let unmap = |range: VirtRange| {
+            let mut pending = Pending::new();
             self.pmap.remove_pages(range, &mut pending);
             pending.flush();
         };
-        let keys = entry.keys(range);
+        let Some(amap) = &entry.amap else {
+            // Pages of an object, which faults will find there again.
+            return unmap(range);
+        };
         let is_early = Mistake::DiscardedUnlocked.is_made();
-        let amap = entry.amap.as_ref();
-        if entry.object.is_some() || is_early || amap.is_some_and(|it| !it.is_one_part(&keys)) {
-            // Pages below the amap; and one flush for all the chunks, each of which then removes
-            // only what other threads have mapped again.
+        if is_early {
             unmap(range);
         }
-        if let Some(amap) = amap {
-            amap.discard(keys, &mut |keys| {
-                let part = VirtRange::new(entry.address(keys.start), entry.address(keys.end));
-                if !is_early {
-                    unmap(part);
-                }
-            });
-        }
+        amap.discard(entry.keys(range), &mut |keys| {
+            if !is_early {
+                unmap(VirtRange::new(
+                    entry.address(keys.start),
+                    entry.address(keys.end),
+                ));
+            }
+        });
     }
 
-    /// As [`discard`](Map::discard) with the map write-locked: of large ranges, with their page
-    /// tables and chunks, and of anons that other amaps have, too.
+    /// As [`discard`](Map::discard) with the map write-locked: of large ranges, by one flush for
+    /// many pages and with page tables and chunks, and of anons that other amaps have, too.
     fn discard_exclusively(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
         let mut space = self.space.write();
         check_discarded(&space, range, advice)?;
@@ -340,13 +343,19 @@ fn check_discarded(space: &Space, range: VirtRange, advice: Advice) -> Result<()
 }
 
 impl MapEntry {
-    /// Returns whether its amap, if it has one, and the slots for `range` belong to this entry
-    /// alone. True until the map's lock is released.
-    fn is_own_in(&self, range: VirtRange) -> bool {
+    /// Returns whether `range` may be discarded with the map read-locked, until that lock is
+    /// released: either there are only pages of the object, or only anons, in few parts of an amap
+    /// that belong to this entry alone.
+    fn may_discard(&self, range: VirtRange) -> bool {
+        let Some(amap) = &self.amap else {
+            return true;
+        };
         let keys = self.keys(self.range.intersect(range));
-        let is_own =
-            |amap: &Arc<Amap>| !self.needs_copy && !self.shares_amap() && !amap.is_shared_in(keys);
-        self.amap.as_ref().is_none_or(is_own)
+        self.object.is_none()
+            && !self.needs_copy
+            && !self.shares_amap()
+            && amap.parts_in(&keys) <= DISCARDED_TOGETHER
+            && !amap.is_shared_in(keys)
     }
 
     fn is_resident(&self, va: VirtAddr) -> bool {

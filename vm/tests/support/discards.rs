@@ -89,7 +89,7 @@ fn work(map: &Map, memory: Memory, thread: usize, threads: usize, seed: u64, wri
                 assert_eq!(
                     read(word(last, thread)),
                     own[last],
-                    "page {last} is still there"
+                    "page {last} is still there: {i} {count} of {threads} seed {seed}"
                 );
             }
         }
