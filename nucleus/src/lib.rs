@@ -50,7 +50,6 @@ pub use mem::device::{Caching, DeviceMemory, DevicePage};
 pub use mem::frame::Frame;
 #[cfg_attr(not(any(target_os = "none", test)), allow(unused_imports))]
 pub use mem::heap;
-pub use mem::mistake::Mistake;
 pub use mem::persistent;
 pub use pieces::{Pieces, visit_by_key};
 pub use pmap::Pmap;

@@ -13,7 +13,8 @@ macro_rules! mistakes {
         /// A rule that this code must not break.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u8)]
-        pub enum Mistake {
+        #[allow(dead_code, reason = "tests make some, and kernels others, by name")]
+        pub(crate) enum Mistake {
             /// None is made.
             None,
             $($(#[$doc])* $name,)*
@@ -62,8 +63,6 @@ mistakes! {
     /// A change in a small space tells the CPUs that run this space, not those that run others of
     /// its group.
     GroupMaskForgotten,
-    /// The mappings of discarded pages are removed before their slots are locked, not after.
-    DiscardedUnlocked,
     /// A region is free before what CPUs hold of it is flushed.
     RegionFreedEarly,
     /// Segments of a program in a region reach a page beyond the first of the region behind, which
@@ -129,42 +128,38 @@ pub(crate) fn reset() {
 impl Mistake {
     /// Makes it from now on, on this machine.
     #[cfg(any(test, debug_assertions))]
-    pub fn make(self) {
+    #[cfg_attr(not(any(test, target_os = "none")), allow(dead_code))]
+    pub(crate) fn make(self) {
         MADE.store(self as u8, Ordering::Relaxed);
     }
 
     /// Whether it is to be made.
     #[cfg(any(test, debug_assertions))]
     #[inline]
-    pub fn is_made(self) -> bool {
+    pub(crate) fn is_made(self) -> bool {
         MADE.load(Ordering::Relaxed) == self as u8
     }
 
     /// Kernels that users get make none.
     #[cfg(not(any(test, debug_assertions)))]
     #[inline(always)]
-    pub fn is_made(self) -> bool {
+    pub(crate) fn is_made(self) -> bool {
         false
     }
 
-    /// Makes it from now on: not in this kernel.
-    ///
-    /// # Panics
-    /// Always.
+    /// As above.
     #[cfg(not(any(test, debug_assertions)))]
-    pub fn make(self) {
+    #[cfg_attr(not(target_os = "none"), allow(dead_code))]
+    pub(crate) fn make(self) {
         panic!("{self:?}: this kernel makes no mistakes");
     }
 }
 
-#[cfg(all(not(target_os = "none"), any(test, debug_assertions)))]
+#[cfg(test)]
 impl Mistake {
     /// Makes it on machines with some seeds, until one's `body` fails with `wanted` in its message:
     /// without that, it is not known what a test can find.
-    ///
-    /// # Panics
-    /// If no seed does.
-    pub fn assert_found(
+    pub(crate) fn assert_found(
         self,
         like: crate::sim::Config,
         body: impl Fn() + Send + Sync + Copy + 'static,

@@ -24,11 +24,11 @@
 //! comes before what the writer does.
 //!
 //! No wake-up is lost. A writer that is about to sleep sets `sleeping`, then takes the sum again,
-//! both with its bucket of the parking lot locked; a reader subtracts, then loads `sleeping` and, if
-//! it is set, wakes the writer through the parking lot. A reader that is about to sleep sets
-//! `refused`, then looks at `writing` again, both with its bucket locked; a writer clears `writing`,
-//! then looks at `refused`. So one of the two sees the other, and no task goes to the parking lot
-//! unless another one sleeps there or is about to.
+//! both with its bucket of the parking lot locked; a reader subtracts, then loads `sleeping` and,
+//! if it is set, wakes the writer through the parking lot. A reader that is about to sleep sets
+//! `refused`, then looks at `writing` again, both with its bucket locked; a writer clears
+//! `writing`, then looks at `refused`. So one of the two sees the other, and no task goes to the
+//! parking lot unless another one sleeps there or is about to.
 //!
 //! The memory is a cache line for each CPU: meant for address spaces, not for objects.
 

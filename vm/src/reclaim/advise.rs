@@ -2,11 +2,12 @@
 
 use alloc::sync::Arc;
 use core::ops::Range;
-use nucleus::{Mistake, PAGE_SHIFT, Prot, VirtAddr, VirtRange, frame, pmap::Pending};
+use nucleus::{PAGE_SHIFT, Prot, VirtAddr, VirtRange, frame, pmap::Pending};
 
 use crate::chunks::SLOTS;
 use crate::fault::fault_ahead;
 use crate::map::{Advice, Inherit, LargeAdvice, Map, MapEntry, MapError, Space, page_range};
+use crate::mistake::Mistake;
 use crate::object::{Pager, PagerError};
 use crate::swap;
 
@@ -123,11 +124,11 @@ impl Map {
     }
 
     /// Discards `range`, part of an entry that [allows](MapEntry::may_discard) it, with the map
-    /// read-locked: other threads may discard, fault and use pages meanwhile. A chunk is locked from
-    /// before its mappings are removed until they are flushed and its slots are empty, so no thread
-    /// gets a new page while another one's TLB holds the old one, and no thread finds mappings
-    /// removed that are not flushed yet. Page tables stay: the program will mostly touch the pages
-    /// again.
+    /// read-locked: other threads may discard, fault and use pages meanwhile. A chunk is locked
+    /// from before its mappings are removed until they are flushed and its slots are empty, so no
+    /// thread gets a new page while another one's TLB holds the old one, and no thread finds
+    /// mappings removed that are not flushed yet. Page tables stay: the program will mostly touch
+    /// the pages again.
     fn discard_part(&self, entry: &MapEntry, range: VirtRange) {
         let unmap = |range: VirtRange| {
             let mut pending = Pending::new();

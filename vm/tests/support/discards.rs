@@ -81,8 +81,8 @@ fn work(map: &Map, memory: Memory, thread: usize, threads: usize, seed: u64, wri
                 let count = 1 + numbers.below(most.min(PAGES - i));
                 map.advise(pages(i, count), Advice::DontNeed)
                     .expect("mapped");
-                for i in i..i + count {
-                    own[i] = memory.base(i);
+                for (i, own) in own.iter_mut().enumerate().skip(i).take(count) {
+                    *own = memory.base(i);
                 }
                 // Only this thread writes the word.
                 let last = i + numbers.below(count);
@@ -159,11 +159,11 @@ pub fn discards(cpus: usize) {
             work(map, memory, thread, cpus, seed, &written);
         });
     }
-    if seed / 6 % 4 != 0 {
+    if !(seed / 6).is_multiple_of(4) {
         let written = written.clone();
         tasks.spawn_in(&map, 0, move |map| fork(map, memory, cpus, &written));
     }
-    if seed / 24 % 2 != 0 {
+    if !(seed / 24).is_multiple_of(2) {
         tasks.spawn_in(&map, cpus - 1, move |map| protect(map, seed));
     }
     tasks.wait_until(0);
