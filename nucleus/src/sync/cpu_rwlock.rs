@@ -5,9 +5,7 @@
 //! lock back, so a reader may sleep and move. One counter alone means nothing and may be negative;
 //! the sum is the number of readers.
 //!
-//! A writer sets `writing`, which turns new readers away, and waits until the sum is zero. Readers
-//! and writers that wait spin for a few microseconds before they sleep: the lock is held for about
-//! as long, and a task that sleeps must be woken, often on a CPU that is idle by then.
+//! A writer sets `writing`, which turns new readers away, and sleeps until the sum is zero.
 //!
 //! Why that excludes. Adding to the counter, loading and storing `writing` and loading the counters
 //! are sequentially consistent, so for each reader one of two holds:
@@ -23,12 +21,12 @@
 //! that no reader is left. The subtraction releases and the sum acquires, so what the readers did
 //! comes before what the writer does.
 //!
-//! No wake-up is lost. A writer that is about to sleep sets `sleeping`, then takes the sum again,
-//! both with its bucket of the parking lot locked; a reader subtracts, then loads `sleeping` and,
-//! if it is set, wakes the writer through the parking lot. A reader that is about to sleep sets
-//! `refused`, then looks at `writing` again, both with its bucket locked; a writer clears
-//! `writing`, then looks at `refused`. So one of the two sees the other, and no task goes to the
-//! parking lot unless another one sleeps there or is about to.
+//! No wake-up is lost: a reader subtracts, then loads `writing` and, if it is set, wakes the writer
+//! through the parking lot, whose bucket lock the writer holds while it takes the sum that decides
+//! to sleep. A reader that is turned away sets `refused`, then looks at `writing` again, both with
+//! its bucket locked, before it sleeps; a writer clears `writing`, then looks at `refused`. So one
+//! of the two sees the other, and a writer that has turned no reader away does not go to the
+//! parking lot at all.
 //!
 //! The memory is a cache line for each CPU: meant for address spaces, not for objects.
 
@@ -37,7 +35,6 @@ use core::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use super::mutex::{Mutex, MutexGuard};
 use super::parking_lot;
-use super::spin::{SHORT_LOOKS, spin};
 use crate::hw::machine;
 use crate::lock::{
     Exclusive, Guard, Guarded, Hold, Lock, Rank, enable_preemption, lock_pair, lockdep,
@@ -60,8 +57,6 @@ pub struct CpuRwLock<T> {
     writing: AtomicBool,
     /// A reader may sleep since a writer turned it away.
     refused: AtomicBool,
-    /// The writer may sleep until the readers have left.
-    sleeping: AtomicBool,
     /// One writer at a time. Also what ranks this lock.
     writer: Mutex<()>,
     /// `readers` and `writing`
@@ -135,7 +130,6 @@ impl<T> CpuRwLock<T> {
             readers: readers.into_boxed_slice(),
             writing: AtomicBool::new(false),
             refused: AtomicBool::new(false),
-            sleeping: AtomicBool::new(false),
             writer: Mutex::new(rank, ()),
             guarded: Guarded::new(rank, value),
         })
@@ -157,32 +151,15 @@ impl<T> CpuRwLock<T> {
     pub fn read(&self) -> CpuReadGuard<'_, T> {
         lockdep::may_sleep();
         self.guarded.check();
-        if !self.try_enter() {
-            self.enter_later();
+        while !self.try_enter() {
+            parking_lot::park(self.readers_key(), || {
+                self.refused.store(true, Ordering::SeqCst);
+                machine::point();
+                self.writing.load(Ordering::SeqCst)
+            });
         }
         // SAFETY: entered just now.
         unsafe { Guard::new(self, CpuReading(())) }
-    }
-
-    /// As [`read`](CpuRwLock::read) after a writer has turned this reader away.
-    #[cold]
-    #[track_caller]
-    fn enter_later(&self) {
-        /// How often it looks before it sleeps in any case: other writers may be faster each time.
-        const ATTEMPTS: usize = 4;
-        for attempt in 0.. {
-            let is_over = || !self.writing.load(Ordering::Relaxed);
-            if attempt >= ATTEMPTS || !spin(SHORT_LOOKS, is_over) {
-                parking_lot::park(self.readers_key(), || {
-                    self.refused.store(true, Ordering::SeqCst);
-                    machine::point();
-                    self.writing.load(Ordering::SeqCst)
-                });
-            }
-            if self.try_enter() {
-                break;
-            }
-        }
     }
 
     #[inline]
@@ -199,7 +176,7 @@ impl<T> CpuRwLock<T> {
         enable_preemption();
         if !entered {
             // The writer may have counted this reader and gone to sleep.
-            self.wake_writer();
+            parking_lot::unpark_one(self.writer_key());
         }
         entered
     }
@@ -215,15 +192,6 @@ impl<T> CpuRwLock<T> {
         let writing = self.writing.load(Ordering::SeqCst);
         enable_preemption();
         if writing {
-            self.wake_writer();
-        }
-    }
-
-    /// Wakes the writer if it may sleep. A reader has subtracted itself.
-    #[cold]
-    fn wake_writer(&self) {
-        machine::point();
-        if self.sleeping.load(Ordering::SeqCst) {
             parking_lot::unpark_one(self.writer_key());
         }
     }
@@ -232,7 +200,7 @@ impl<T> CpuRwLock<T> {
     #[track_caller]
     #[inline(always)]
     pub fn write(&self) -> CpuWriteGuard<'_, T> {
-        self.write_with(self.writer.lock_short())
+        self.write_with(self.writer.lock())
     }
 
     /// Takes two locks of one rank alone, the one at the lower address first. They must not be the
@@ -243,7 +211,7 @@ impl<T> CpuRwLock<T> {
         b: &'a CpuRwLock<T>,
     ) -> (CpuWriteGuard<'a, T>, CpuWriteGuard<'a, T>) {
         lock_pair(a, b, Self::write, |lock| {
-            lock.write_with(lock.writer.take_short())
+            lock.write_with(lock.writer.take())
         })
     }
 
@@ -261,17 +229,9 @@ impl<T> CpuRwLock<T> {
 
     #[cold]
     fn await_readers(&self) {
-        if spin(SHORT_LOOKS, || self.count_readers() == 0) {
-            return;
-        }
         while self.count_readers() != 0 {
-            parking_lot::park(self.writer_key(), || {
-                self.sleeping.store(true, Ordering::SeqCst);
-                machine::point();
-                self.count_readers() != 0
-            });
+            parking_lot::park(self.writer_key(), || self.count_readers() != 0);
         }
-        self.sleeping.store(false, Ordering::SeqCst);
     }
 
     #[inline(always)]

@@ -15,7 +15,6 @@ mod mutex;
 pub(crate) mod parking_lot;
 mod rwlock;
 pub(crate) mod section;
-mod spin;
 
 pub use biased_rwlock::BiasedRwLock;
 pub use cpu_rwlock::{CpuReadGuard, CpuRwLock, CpuWriteGuard};

@@ -3,7 +3,6 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::parking_lot;
-use super::spin::{SHORT_LOOKS, spin};
 use crate::hw::machine;
 use crate::lock::{Exclusive, Guard, Guarded, Hold, Lock, Rank, lock_pair, lockdep};
 
@@ -97,7 +96,10 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         machine::point();
-        self.take_free().then(|| self.guard())
+        self.state
+            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+            .then(|| self.guard())
     }
 
     /// Takes two locks of one rank, the one at the lower address first. They must not be the same
@@ -110,29 +112,6 @@ impl<T: ?Sized> Mutex<T> {
         lock_pair(a, b, Self::lock, Self::take)
     }
 
-    /// As [`lock`](Mutex::lock), for a lock that several CPUs take again and again and hold for
-    /// microseconds: looks for longer before it sleeps, and also while other tasks sleep. A task
-    /// that sleeps is woken on a CPU that may have to be interrupted for it, and would find the
-    /// lock held again.
-    #[inline]
-    #[track_caller]
-    pub(super) fn lock_short(&self) -> MutexGuard<'_, T> {
-        lockdep::may_sleep();
-        self.guarded.check();
-        self.take_short()
-    }
-
-    /// As [`lock_short`](Mutex::lock_short); the order is not checked.
-    #[inline]
-    #[track_caller]
-    pub(super) fn take_short(&self) -> MutexGuard<'_, T> {
-        machine::point();
-        if !self.take_free() && !spin(SHORT_LOOKS, || self.is_free() && self.take_free()) {
-            self.sleep();
-        }
-        self.guard()
-    }
-
     /// The value, without locking: no other reference to the lock exists.
     pub fn get_mut(&mut self) -> &mut T {
         self.guarded.get_mut()
@@ -141,25 +120,16 @@ impl<T: ?Sized> Mutex<T> {
     /// Takes the lock; the order is not checked.
     #[inline]
     #[track_caller]
-    fn take(&self) -> MutexGuard<'_, T> {
+    pub(super) fn take(&self) -> MutexGuard<'_, T> {
         machine::point();
-        if !self.take_free() {
+        if self
+            .state
+            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
             self.take_contended();
         }
         self.guard()
-    }
-
-    /// Takes the lock if it is free; returns whether it was.
-    #[inline]
-    fn take_free(&self) -> bool {
-        self.state
-            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
-    }
-
-    #[inline]
-    fn is_free(&self) -> bool {
-        self.state.load(Ordering::Relaxed) == FREE
     }
 
     #[inline]
@@ -171,24 +141,25 @@ impl<T: ?Sized> Mutex<T> {
     #[cold]
     #[track_caller]
     fn take_contended(&self) {
-        let mut taken = false;
-        spin(SPINS, || match self.state.load(Ordering::Relaxed) {
-            FREE => {
-                taken = self.take_free();
-                taken
+        if machine::cpu_count() > 1 {
+            for _ in 0..SPINS {
+                machine::spin_hint();
+                match self.state.load(Ordering::Relaxed) {
+                    FREE => {
+                        if self
+                            .state
+                            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
+                            .is_ok()
+                        {
+                            return;
+                        }
+                    }
+                    HELD => {}
+                    // Others sleep already: the wait is long.
+                    _ => break,
+                }
             }
-            HELD => false,
-            // Others sleep already: the wait is long.
-            _ => true,
-        });
-        if !taken {
-            self.sleep();
         }
-    }
-
-    #[cold]
-    #[track_caller]
-    fn sleep(&self) {
         // A task that has slept takes the lock as contended, because it can't know whether it was
         // the last one in the lot; the cost of being wrong is one look into an empty bucket.
         while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
