@@ -13,6 +13,7 @@
 //! - `chunks`: the sparse array of amaps and objects, and the registry of chunks for the
 //!   pagedaemon.
 //! - `memory_wait`: waiting for memory.
+//! - `mistake`: rules that tests break.
 //! - [`swap`]: the swap space, where a page is, page-in and clustered page-out.
 //! - `object`: memory objects, their pagers, busy pages, writeback.
 //! - `amap`: anonymous memory.
@@ -41,6 +42,9 @@
 //! - Faults and queries read-lock the map, by per-CPU counts that share no cache line. Operations
 //!   that change entries or take rights away write-lock it and *flush before they unlock*: no
 //!   fault, new mapping or copy happens while a TLB holds an old translation of the map.
+//! - `MADV_DONTNEED` changes no entry, so for a few pages that no other amap shares it read-locks
+//!   the map, too. It removes their mappings, flushes and empties the slots with their chunk
+//!   locked, so the same holds for the pages of that chunk.
 //! - Two maps are locked together to pass entries between them only, the one at the lower address
 //!   first.
 //! - References to amaps, anons and objects are dropped without the map lock, after the flush.
@@ -62,6 +66,7 @@ mod fault;
 mod inspect;
 mod map;
 mod memory_wait;
+mod mistake;
 mod movement;
 mod object;
 pub mod page_bits;
@@ -80,6 +85,7 @@ pub use map::{
     set_overcommit, set_shared_tables,
 };
 pub use memory_wait::{MemoryWait, alloc_frame, retry_for_memory, wait_for_memory, wait_for_more};
+pub use mistake::Mistake;
 pub use movement::{
     CopyReason, HandedOver, Handing, MOVED_NAMES, Moved, Movement, Overwriting, PASSED_TOGETHER,
     Passing, PinnedPages, TransferCall, count_moved, is_dying, least_direct, least_large,

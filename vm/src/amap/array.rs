@@ -175,6 +175,11 @@ impl Array {
         self.chunk(group(key)).is_some_and(Chunk::is_shared)
     }
 
+    /// As [`Amap::is_shared_in`](super::Amap::is_shared_in).
+    pub fn is_shared_in(&self, keys: Range<Key>) -> bool {
+        self.shares.load(Relaxed) && !self.walk(&keys, &mut |_, chunk| !chunk.is_shared())
+    }
+
     /// Replaces a shared chunk by an own copy.
     fn own_one(&mut self, number: i64) {
         let place = match self.place(number) {

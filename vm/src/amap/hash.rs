@@ -328,6 +328,15 @@ impl Hash {
         bucket.is_some_and(|bucket| bucket.chunk.is_shared())
     }
 
+    /// As [`Amap::is_shared_in`](super::Amap::is_shared_in).
+    pub fn is_shared_in(&self, keys: Range<Key>) -> bool {
+        let mut is_shared = false;
+        self.walk(&keys, &mut |bucket, _| {
+            is_shared |= bucket.chunk.is_shared()
+        });
+        is_shared
+    }
+
     /// Replaces the chunk of `key` by an own copy if it is shared.
     pub fn own(&mut self, key: Key) {
         if !self.buckets.is_empty() {

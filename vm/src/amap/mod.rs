@@ -41,7 +41,7 @@ use nucleus::{
     sync::{MutexGuard, OnceBox},
 };
 
-use crate::chunks::{Chunk, SLOTS, SLOTS_SHIFT, SlotArray, drop_noting};
+use crate::chunks::{Chunk, SLOTS, SLOTS_SHIFT, SlotArray, drop_all, drop_noting};
 use crate::counters::Counter;
 use array::Array;
 use hash::Hash;
@@ -397,6 +397,31 @@ impl Amap {
         in_form!(&self.form, form => form.clear(keys))
     }
 
+    /// Drops the anons in `keys`, whose slots are not shared. Calls `unmap` with the keys of each
+    /// part while its slots are locked: when it returns, every translation made through them has
+    /// been flushed. The amap belongs to one entry, and the map is read-locked.
+    pub fn discard(&self, keys: Range<Key>, unmap: &mut dyn FnMut(Range<Key>)) {
+        self.for_each_part(keys, &mut |keys, mut slots| {
+            unmap(keys.clone());
+            let mut taken = slots.take(keys);
+            drop(slots);
+            drop_all(&mut taken);
+        });
+    }
+
+    /// Returns in how many parts [`discard`](Amap::discard) drops `keys`, at most.
+    pub fn parts_in(&self, keys: &Range<Key>) -> usize {
+        match &self.form {
+            Form::Array(_) => (group(keys.end - 1) - group(keys.start) + 1) as usize,
+            Form::Hash(_) => (keys.end - keys.start) as usize,
+        }
+    }
+
+    /// Returns whether other amaps share any of the slots of `keys`.
+    pub fn is_shared_in(&self, keys: Range<Key>) -> bool {
+        in_form!(&self.form, form => form.is_shared_in(keys))
+    }
+
     /// As [`clear`](Amap::clear) for an amap with one reference, with or without shared chunks:
     /// also frees the slots of large parts.
     ///
@@ -478,6 +503,24 @@ impl Slots<'_> {
         debug_assert!(!self.shared && self.keys.is_none() && self.holds(key));
         let first = (key - self.first) as usize;
         &mut self.slots[first..]
+    }
+
+    /// Takes the anons of `keys`, some of these, out. The slots are not
+    /// [shared](Slots::are_shared).
+    fn take(&mut self, keys: Range<Key>) -> [Slot; SLOTS] {
+        debug_assert!(!self.shared, "others see a change of these slots, too");
+        let mut taken: [Slot; SLOTS] = Default::default();
+        if self.keys.is_none() {
+            let range = (keys.start - self.first) as usize..(keys.end - self.first) as usize;
+            self.slots[range.clone()].swap_with_slice(&mut taken[range]);
+            return taken;
+        }
+        for (key, taken) in keys.zip(&mut taken) {
+            if let Some(slot) = self.get(key) {
+                core::mem::swap(slot, taken);
+            }
+        }
+        taken
     }
 
     /// Returns whether the slot of `key` is one of these.

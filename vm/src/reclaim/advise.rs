@@ -6,10 +6,14 @@ use nucleus::{PAGE_SHIFT, Prot, VirtAddr, VirtRange, frame, pmap::Pending};
 
 use crate::chunks::SLOTS;
 use crate::fault::fault_ahead;
-use crate::map::LargeAdvice;
-use crate::map::{Advice, Inherit, Map, MapEntry, MapError, page_range};
+use crate::map::{Advice, Inherit, LargeAdvice, Map, MapEntry, MapError, Space, page_range};
+use crate::mistake::Mistake;
 use crate::object::{Pager, PagerError};
 use crate::swap;
+
+/// Parts of an amap that are discarded with the map read-locked, at most, by a flush each: for more
+/// pages than a set of pending ones holds, fewer flushes count for more.
+const DISCARDED_TOGETHER: usize = 2;
 
 impl Map {
     /// Follows a program's advice (`madvise`), even if part of the range is not mapped.
@@ -106,10 +110,54 @@ impl Map {
 
     /// Drops the anons of private mappings (`MADV_DONTNEED`).
     fn discard(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
-        let mut space = self.space.write();
-        if advice != Advice::DontNeedLocked && space.overlapping(range).any(MapEntry::is_locked) {
-            return Err(MapError::Invalid);
+        {
+            let space = self.space.read();
+            check_discarded(&space, range, advice)?;
+            if space.overlapping(range).all(|it| it.may_discard(range)) {
+                for entry in space.overlapping(range) {
+                    self.discard_part(entry, entry.range.intersect(range));
+                }
+                return space.check_mapped(range);
+            }
         }
+        self.discard_exclusively(range, advice)
+    }
+
+    /// Discards `range`, part of an entry that [allows](MapEntry::may_discard) it, with the map
+    /// read-locked: other threads may discard, fault and use pages meanwhile. A chunk is locked
+    /// from before its mappings are removed until they are flushed and its slots are empty, so no
+    /// thread gets a new page while another one's TLB holds the old one, and no thread finds
+    /// mappings removed that are not flushed yet. Page tables stay: the program will mostly touch
+    /// the pages again.
+    fn discard_part(&self, entry: &MapEntry, range: VirtRange) {
+        let unmap = |range: VirtRange| {
+            let mut pending = Pending::new();
+            self.pmap.remove_pages(range, &mut pending);
+            pending.flush();
+        };
+        let Some(amap) = &entry.amap else {
+            // Pages of an object, which faults will find there again.
+            return unmap(range);
+        };
+        let is_early = Mistake::DiscardedUnlocked.is_made();
+        if is_early {
+            unmap(range);
+        }
+        amap.discard(entry.keys(range), &mut |keys| {
+            if !is_early {
+                unmap(VirtRange::new(
+                    entry.address(keys.start),
+                    entry.address(keys.end),
+                ));
+            }
+        });
+    }
+
+    /// As [`discard`](Map::discard) with the map write-locked: of large ranges, by one flush for
+    /// many pages and with page tables and chunks, and of anons that other amaps have, too.
+    fn discard_exclusively(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
+        let mut space = self.space.write();
+        check_discarded(&space, range, advice)?;
         let complete = space.check_mapped(range);
         for entry in space.overlapping_mut(range) {
             entry.unshare()?;
@@ -283,7 +331,34 @@ impl Map {
     }
 }
 
+/// Checks whether the advice may discard the pages of `range`.
+///
+/// # Errors
+/// [`MapError::Invalid`] if part of it is locked.
+fn check_discarded(space: &Space, range: VirtRange, advice: Advice) -> Result<(), MapError> {
+    let is_refused = advice != Advice::DontNeedLocked;
+    match is_refused && space.overlapping(range).any(MapEntry::is_locked) {
+        true => Err(MapError::Invalid),
+        false => Ok(()),
+    }
+}
+
 impl MapEntry {
+    /// Returns whether `range` may be discarded with the map read-locked, until that lock is
+    /// released: either there are only pages of the object, or only anons, in few parts of an amap
+    /// that belong to this entry alone.
+    fn may_discard(&self, range: VirtRange) -> bool {
+        let Some(amap) = &self.amap else {
+            return true;
+        };
+        let keys = self.keys(self.range.intersect(range));
+        self.object.is_none()
+            && !self.needs_copy
+            && !self.shares_amap()
+            && amap.parts_in(&keys) <= DISCARDED_TOGETHER
+            && !amap.is_shared_in(keys)
+    }
+
     fn is_resident(&self, va: VirtAddr) -> bool {
         let key = self.key(va);
         let anonymous = self.amap.as_ref().and_then(|amap| {

@@ -4,6 +4,7 @@
 
 #![allow(dead_code)]
 
+pub mod discards;
 pub mod swap;
 
 use std::{
