@@ -249,6 +249,38 @@ fn sleeping_with_a_spin_lock_is_noticed() {
 fn deadlock_is_noticed() {
     let message = failure_of(|| {
         let lock = Box::leak(Box::new(Mutex::new(MAP, ())));
+/// A value that is read in a section is in the lock order like one that is read with the lock
+/// taken: the next reader may have to take it.
+#[test]
+#[cfg(debug_assertions)]
+fn wrong_order_is_noticed_in_sections() {
+    let message = failure_of(|| {
+        let map = BiasedRwLock::biased(MAP, ());
+        let object = Mutex::new(OBJECT, ());
+        let _object = object.lock();
+        map.read_with(|()| ());
+    });
+    assert!(message.contains("lock order: Map"), "{message}");
+    let message = failure_of(|| {
+        let object = BiasedRwLock::biased(OBJECT, ());
+        let map = SpinLock::new(MAP, ());
+        object.read_with(|()| drop(map.lock()));
+    });
+    assert!(message.contains("lock order: Map"), "{message}");
+    let message = failure_of(|| {
+        let object = BiasedRwLock::biased(OBJECT, ());
+        let spin = SpinLock::new(MAP, ());
+        let _spin = spin.lock();
+        object.read_with(|()| ());
+    });
+    assert!(message.contains("preemption disabled"), "{message}");
+    on_many_machines("reads in sections", || {
+        let object = BiasedRwLock::biased(OBJECT, ());
+        object.read_with(|()| ());
+        drop(Mutex::new(MAP, ()).lock());
+    });
+}
+
         std::mem::forget(lock.lock());
         spawn(|| drop(lock.lock()));
     });
