@@ -82,6 +82,8 @@ mistakes! {
     /// `strict`: a block is free with its last handle, whatever entries lead to it.
     HeldBlockFreed,
     /// `strict`: the frames of a request are released when it is done.
+    /// `strict`: a frame does not record that a device may read it.
+    ReadersForgotten,
     PendingReleased,
     /// `strict`: an address is used again before its invalidation.
     AddressReusedEarly,
