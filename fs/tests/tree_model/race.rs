@@ -142,6 +142,33 @@ fn a_listing_shows_what_is_there_all_the_time_once() {
 }
 
 /// Walks that borrow what they pass, while that is removed, renamed, linked, mounted over and
+/// A file that loses its names in several directories at the same time keeps the last one, though
+/// the directories are removed, too.
+#[test]
+fn a_file_that_loses_its_names_at_once_keeps_the_last() {
+    support::on_machines(40, 3, |_| {
+        let namespace = Namespace::new(ramfs::root(Options::default()), "rootfs");
+        let file = with_walk(&namespace, |walk| {
+            for path in [b"/a", b"/b"] {
+                walk.make(path, Make::Directory, 0o755).unwrap();
+            }
+            let place = walk.make(b"/a/f", Make::Fifo, 0o644).unwrap();
+            walk.link(&place, b"/b/g").unwrap();
+            place.vnode().clone()
+        });
+        let shared = namespace.clone();
+        in_tasks(2, move |i| {
+            with_walk(&shared, |walk| {
+                let path: &[u8] = [b"/a/f", b"/b/g"][i];
+                walk.remove(path, false).unwrap();
+                walk.remove(&path[..2], true).unwrap();
+            });
+        });
+        assert_eq!(file.attributes().unwrap().links, 0);
+        assert!(file.place().is_some_and(|place| place.removed));
+    });
+}
+
 /// unmounted: each finds a file or a directory, or nothing, and nothing is kept.
 #[test]
 fn walks_go_on_while_their_way_changes() {
