@@ -62,7 +62,6 @@ pub mod link;
 pub mod packet;
 pub mod ports;
 pub mod rank;
-mod room;
 mod stack;
 pub mod stream;
 mod switches;

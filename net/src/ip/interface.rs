@@ -7,7 +7,7 @@ use core::{
 };
 
 use abi::{Errno, Result};
-use nucleus::sync::{Rank, SpinLock};
+use nucleus::sync::{Rank, SpinLock, lock_with_room};
 
 use super::{
     address::Prefix,
@@ -17,7 +17,6 @@ use super::{
 use crate::{
     link::{Device, Direction, Features, Mac, Pools, Taps},
     packet::Packet,
-    room::lock_with_room,
 };
 
 /// The number of the loopback interface.
