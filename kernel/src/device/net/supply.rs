@@ -27,10 +27,10 @@ use nucleus::{
 };
 use vm::{Cache, Scan};
 
-/// Frames or blocks of each order in a packet.
+use super::header::LONGEST;
+
+/// Frames or blocks of each order in a packet; without blocks, it has [`LONGEST`] frames.
 const IN_PACKET: [usize; LARGEST_BLOCK + 1] = [3, 1, 1, 1];
-/// Where blocks are not used, frames in a packet.
-const SINGLE: usize = 17;
 /// Frames that are taken one by one after there was no block.
 const PATIENCE: usize = 1024;
 
@@ -179,7 +179,7 @@ fn most(packets: usize, has_pages: bool, order: usize) -> usize {
     match (has_pages, order) {
         (true, 0) => packets,
         (true, _) => 0,
-        (false, 0) => packets * SINGLE,
+        (false, 0) => packets * LONGEST,
         (false, order) => packets * IN_PACKET[order],
     }
 }
@@ -289,9 +289,9 @@ mod tests {
             let (mut buffer, mut pages) = (Vec::new(), 0);
             let has_blocks = supply.may_have_blocks() && frame::direct_map() == DirectMap::All;
             for _ in 0..200 {
-                pages += supply.fill(&mut buffer, SINGLE - pages);
-                assert_eq!(pages, SINGLE);
-                let len = 1 + below(SINGLE * PAGE_SIZE);
+                pages += supply.fill(&mut buffer, LONGEST - pages);
+                assert_eq!(pages, LONGEST);
+                let len = 1 + below(LONGEST * PAGE_SIZE);
                 let (mut left, mut kept, mut slices) = (len, 0, 0);
                 while left > 0 {
                     let frame = buffer.pop().unwrap();
@@ -348,7 +348,7 @@ mod tests {
             let mut supply = Supply::new(8, below(2) == 0).unwrap();
             let (mut buffer, mut used) = (Vec::new(), Vec::new());
             for _ in 0..200 {
-                supply.fill(&mut buffer, SINGLE);
+                supply.fill(&mut buffer, LONGEST);
                 for frame in buffer.drain(..) {
                     if below(20) == 0 {
                         used.push(frame.clone());
@@ -365,7 +365,7 @@ mod tests {
             SUPPLIES.reclaim(&mut Scan::new(usize::MAX, usize::MAX, Urgency::Calm));
             assert_eq!(frame::usage().data, before + in_use);
             drop(used);
-            supply.fill(&mut buffer, SINGLE);
+            supply.fill(&mut buffer, LONGEST);
             drop((buffer, supply));
             assert_eq!((SUPPLIES.pages(), frame::usage().data), (0, before));
         });
