@@ -31,9 +31,7 @@ mod seen;
 mod socket;
 
 pub use list::list;
-
-/// The family's number.
-const AF_PACKET: u32 = 17;
+use name::AF_PACKET;
 
 /// Packets of interfaces.
 pub const FAMILY: Family = Family {

@@ -29,10 +29,9 @@ use vm::{
 };
 
 use super::{
-    AF_PACKET,
     fbufs::Fbufs,
     list::{self, Entry, Listed},
-    name::Name,
+    name::{AF_PACKET, Name},
     queue::Queue,
     ring::{self, Added, Ring, Shape},
     seen::{ETHERNET, Seen},

@@ -34,7 +34,6 @@ pub(crate) fn hold(frame: &Frame, reads: bool) {
     let held = &record(index).in_use;
     let before = held.fetch_add(1, Relaxed);
     if reads && before & READ == 0 && !Mistake::ReadersForgotten.is_made() {
-        machine::point();
         held.fetch_or(READ, Relaxed);
     }
     if machine::CHECKS_REACH && before & COUNT == 0 {
@@ -119,7 +118,6 @@ pub(super) fn is_held(index: u32) -> bool {
 #[cold]
 #[inline(never)]
 fn leave(index: u32) -> bool {
-    machine::point();
     let held = &record(index).in_use;
     let is_held = held.fetch_or(LEFT, AcqRel) != 0;
     if !is_held {
