@@ -33,4 +33,7 @@ nucleus::counters! {
     disk_sectors_written,
     /// Commands to disks to put on the medium what was written.
     disk_flushes,
+    /// Names of paths that were looked up by references and locks, because a read section could not
+    /// go so far.
+    path_lookups_by_reference,
 }

@@ -33,6 +33,7 @@
 //!                           HwCost                one task measures the machine at a time
 //!                           EphemeralCaches       all ephemeral mappings are made anew
 //!                           Places                where the walks of a process begin
+//!                           SocketNames           which local socket has which name
 //! spinning                  Family -> Signals -> ThreadSignals
 //!                             TimerFile           a timerfd or clock, before what is due
 //!                             Anon                the page of an anon that several amaps refer to
@@ -92,6 +93,8 @@ nucleus::lock_ranks! {
     CARD = 64,
     /// The root and working directory of a process.
     PLACES = 67,
+    /// The names of local sockets; nothing is taken with it.
+    SOCKET_NAMES = 68,
     /// The table of ids and the links between processes, groups and sessions.
     FAMILY = 95,
     /// A process's signals.

@@ -7,8 +7,8 @@
 //!
 //! From the bottom up; a module uses only those above its line:
 //!
-//! - `room`: lists that grow outside their locks; `waits`: a socket's wait queues; `timer`: the
-//!   alarm; `due`: timers under a spin lock; `switches`: `loopback=ip`;
+//! - `waits`: a socket's wait queues; `timer`: the alarm; `due`: timers under a spin lock;
+//!   `switches`: `loopback=ip`;
 //! - [`packet`]: headers and slices, checksums; [`link`]: devices, loopback among them, and a
 //!   simulated link for tests;
 //! - [`ip`]: interfaces, addresses, routes, neighbours, fragments, messages of ICMP;
@@ -62,7 +62,6 @@ pub mod link;
 pub mod packet;
 pub mod ports;
 pub mod rank;
-mod room;
 mod stack;
 pub mod stream;
 mod switches;

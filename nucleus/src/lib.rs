@@ -15,6 +15,7 @@
 //! - [`vdso`]: what programs call for the time without a system call.
 //! - [`random`]: random bytes, seeded by all that the machine offers.
 //! - [`counters`]: what all of it cost, by cause; [`hw_cost`]: what the bare machine takes for it.
+//! - [`Mistake`]: rules that tests remove.
 //! - [`switches`]: settings of mechanisms, each declared once by the floor that has it.
 //! - `hw`: the two machines, x86-64 and the simulated one, behind one interface.
 #![cfg_attr(target_os = "none", no_std)]
@@ -50,6 +51,7 @@ pub use mem::device::{Caching, DeviceMemory, DevicePage};
 pub use mem::frame::Frame;
 #[cfg_attr(not(any(target_os = "none", test)), allow(unused_imports))]
 pub use mem::heap;
+pub use mem::mistake::Mistake;
 pub use mem::persistent;
 pub use pieces::{Pieces, visit_by_key};
 pub use pmap::Pmap;

@@ -13,7 +13,6 @@
 //! - `chunks`: the sparse array of amaps and objects, and the registry of chunks for the
 //!   pagedaemon.
 //! - `memory_wait`: waiting for memory.
-//! - `mistake`: rules that tests break.
 //! - [`swap`]: the swap space, where a page is, page-in and clustered page-out.
 //! - `object`: memory objects, their pagers, busy pages, writeback.
 //! - `amap`: anonymous memory.
@@ -66,7 +65,6 @@ mod fault;
 mod inspect;
 mod map;
 mod memory_wait;
-mod mistake;
 mod movement;
 mod object;
 pub mod page_bits;
@@ -85,7 +83,6 @@ pub use map::{
     set_overcommit, set_shared_tables,
 };
 pub use memory_wait::{MemoryWait, alloc_frame, retry_for_memory, wait_for_memory, wait_for_more};
-pub use mistake::Mistake;
 pub use movement::{
     CopyReason, HandedOver, Handing, MOVED_NAMES, Moved, Movement, Overwriting, PASSED_TOGETHER,
     Passing, PinnedPages, TransferCall, count_moved, is_dying, least_direct, least_large,

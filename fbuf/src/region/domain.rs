@@ -14,7 +14,7 @@ use nucleus::{
     PAGE_SIZE, Prot, VirtRange,
     frame::check_not_scarce,
     pmap::Pending,
-    sync::{OnceArc, Rank, SpinLock},
+    sync::{OnceArc, Rank, SpinLock, lock_field_with_room},
 };
 use vm::{Backing, LargeAdvice, Map, MapError, MapRequest, Pager, Place, ShownPages};
 
@@ -120,14 +120,14 @@ impl Domain {
     /// # Errors
     /// `EMFILE` for too many paths, `ENOMEM`, `EPIPE` after its end.
     pub(super) fn join(&self, path: &Arc<Path>) -> Result<()> {
-        let mut paths = self.paths.lock();
+        let lock = || self.paths.lock();
+        let mut paths = lock_field_with_room(lock, |it| &it.list, |it| &mut it.list)?;
         if paths.has_ended {
             return Err(Errno::EPIPE);
         }
         if paths.list.len() >= MOST_PATHS {
             return Err(Errno::EMFILE);
         }
-        paths.list.try_reserve(1)?;
         paths.list.push(Arc::downgrade(path));
         Ok(())
     }

@@ -196,8 +196,7 @@ impl KernelPages {
     /// if there are not enough pages.
     pub fn give_copy(&self, len: usize, mut fill: impl FnMut(&Frame, usize, usize)) -> bool {
         let count = len.div_ceil(nucleus::PAGE_SIZE);
-        // Few: the longest packet has 17.
-        let mut taken = [NONE; MOST_PARTS];
+        let mut taken = [NONE; LONGEST_PACKET];
         let Some(taken) = taken.get_mut(..count) else {
             return false;
         };
@@ -356,8 +355,8 @@ impl KernelPages {
     }
 }
 
-/// The most parts of a packet that is copied.
-const MOST_PARTS: usize = 17;
+/// The most pages of a packet that is copied: 64 KiB, and a page for headers.
+pub const LONGEST_PACKET: usize = 17;
 
 impl State {
     fn page(&mut self, page: u32) -> &mut Page {

@@ -52,7 +52,7 @@ mod transfer;
 pub use domain::Domain;
 pub use idle::reclaim_idle;
 pub use kernel::Pool;
-pub use kernel_pages::Part;
+pub use kernel_pages::{LONGEST_PACKET, Part};
 pub use listing::{PathStatus, statuses};
 pub use message::MOST_MESSAGES;
 pub use mode::{Mode, default_mode, set_default_mode};

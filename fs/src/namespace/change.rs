@@ -45,7 +45,7 @@ impl Walk<'_> {
     pub fn link(&self, from: &Location, path: &[u8]) -> Result<()> {
         let mut walker = Walker::new(self, path)?;
         let c = walker.new_name(false)?;
-        if !walker.mount().is(&from.mount) {
+        if !walker.mount().is_same_mount(&from.mount) {
             return Err(Errno::EXDEV);
         }
         if from.vnode.kind() == Kind::Directory {
@@ -97,7 +97,7 @@ impl Walk<'_> {
         let from_last = from.run()?;
         let mut to = Walker::new(to, to_path)?;
         let to_last = to.run()?;
-        if !from.mount().is(to.mount()) {
+        if !from.mount().is_same_mount(to.mount()) {
             return Err(Errno::EXDEV);
         }
         let Last::Name(a) = from_last else {

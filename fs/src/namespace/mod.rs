@@ -1,8 +1,8 @@
 //! The tree of mounts, and paths.
 //!
-//! `tree`: all mounts; `walk`: from a path to a [`Location`](crate::Location); `ahead`: the part of
-//! a walk that counts no references; `open`, `change`,
-//! `extended` and `location`: the operations of system calls on paths and locations; `protect`:
+//! `tree`: all mounts; `walk`: from a path to a [`Location`](crate::Location); `section`: the part
+//! of a walk that counts no references; `open`, `change`, `extended` and `location`: the operations
+//! of system calls on paths and locations; `protect`:
 //! what others may not do in directories that everyone may write to; `moving`: directories that get
 //! another parent while a walk must not leave one.
 //!
@@ -11,13 +11,15 @@
 //! mounts are searched only where a vnode's [`MountPoint`](crate::vnode::MountPoint) says that
 //! there may be one.
 
-mod ahead;
 mod change;
 mod extended;
 mod location;
 mod moving;
 mod open;
 pub mod protect;
+mod section;
+#[cfg(test)]
+mod tests;
 mod tree;
 mod walk;
 

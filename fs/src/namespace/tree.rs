@@ -12,7 +12,7 @@ use nucleus::{
 use super::moving::Moving;
 use crate::{
     Kind, Location, Mount, MountFlags, MountRequest, Vnode,
-    vnode::{Gathered, is_below, same_vnode},
+    vnode::{is_below, same_vnode},
 };
 
 /// The most mounts. A walk may have to pass all of them where they are stacked.
@@ -57,7 +57,7 @@ impl MountTable {
         self.reserve()?;
         let mount = Mount::new(self.next_id, root, Some(at.clone()), how);
         attach(at, &mount)?;
-        mount.spread();
+        mount.count_by_cpu();
         self.next_id += 1;
         self.mounts.push(mount.clone());
         Ok(mount)
@@ -83,7 +83,7 @@ fn detach(at: &Location, mount: &Arc<Mount>) {
         .children
         .write()
         .extract_if(.., |(covered, child)| {
-            child.is(mount) && same_vnode(covered, &at.vnode)
+            child.is_same_mount(mount) && same_vnode(covered, &at.vnode)
         })
         .collect();
     for _ in &gone {
@@ -119,7 +119,7 @@ impl Namespace {
     /// As [`new`](Namespace::new), mounted as `how` says.
     pub fn with_root(root: Arc<dyn Vnode>, how: &MountRequest<'_>) -> Arc<Namespace> {
         let root = Mount::new(1, root, None, how);
-        root.spread();
+        root.count_by_cpu();
         Arc::new(Namespace {
             table: Mutex::new(
                 crate::rank::MOUNT,
@@ -206,7 +206,7 @@ impl Namespace {
             let Some((_, parent)) = made
                 .iter()
                 .rev()
-                .find(|(source, _)| source.is(&old_at.mount))
+                .find(|(source, _)| source.is_same_mount(&old_at.mount))
             else {
                 continue;
             };
@@ -260,7 +260,7 @@ impl Namespace {
         check_attached(at)?;
         let mut up = Some(at.clone());
         while let Some(place) = up {
-            if place.mount.is(&from.mount) {
+            if place.mount.is_same_mount(&from.mount) {
                 return Err(Errno::ELOOP);
             }
             up = place.mount.at();
@@ -282,7 +282,7 @@ impl Namespace {
     pub fn pivot(&self, new: &Location, put: &Location) -> Result<Location> {
         let table = self.table.lock();
         let old_root = self.root.lock().clone();
-        if new.mount.is(&old_root) || put.mount.is(&old_root) {
+        if new.mount.is_same_mount(&old_root) || put.mount.is_same_mount(&old_root) {
             return Err(Errno::EBUSY);
         }
         let covers = new.mount.at().ok_or(Errno::EINVAL)?;
@@ -293,7 +293,7 @@ impl Namespace {
         check_attached(put)?;
         let mut up = Some(put.clone());
         while let Some(place) = &up
-            && !place.mount.is(&new.mount)
+            && !place.mount.is_same_mount(&new.mount)
         {
             up = place.mount.at();
         }
@@ -338,15 +338,13 @@ impl Namespace {
             // Walks no longer enter it; those that have entered are counted.
             detach(&over, mount);
             let references = mount.gather();
-            let users = references.as_ref().map_or(0, Gathered::others);
-            let retired = match users <= 2 && mount.children.read().is_empty() {
+            let references = references.expect("a mount in the table counts by CPU");
+            let retired = match references.others() <= 2 && mount.children.read().is_empty() {
                 true => mount.root().file_system().map_or(Ok(()), |fs| fs.retire()),
                 false => Err(Errno::EBUSY),
             };
             if let Err(error) = retired {
-                if let Some(references) = references {
-                    mount.scatter(references);
-                }
+                mount.count_by_cpu_again(references);
                 attach(&over, mount)?;
                 return Err(error);
             }

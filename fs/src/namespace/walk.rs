@@ -13,6 +13,7 @@ use abi::{
 use super::{LINKS_MAX, NAME_MAX, PATH_MAX, moving::Still, protect};
 use crate::{
     Credentials, Kind, Location, Mount, MountFlags, Vnode,
+    counters::Counter,
     credentials::{EXECUTE, WRITE},
     notify,
     vnode::{Make, Name, same_vnode},
@@ -273,7 +274,7 @@ impl<'w> Walker<'w> {
 
     /// Walks all but the last name. The walker is in a searchable directory when a name is left.
     pub(super) fn run(&mut self) -> Result<Last> {
-        self.go_ahead();
+        self.begin_in_section();
         loop {
             let Some(c) = self.component()? else {
                 if self.slash && self.vnode.kind() != Kind::Directory {
@@ -298,7 +299,7 @@ impl<'w> Walker<'w> {
                     match child.vnode.kind() {
                         Kind::Link => {
                             self.follow(&c, &child.vnode)?;
-                            self.go_ahead();
+                            self.begin_in_section();
                         }
                         _ => self.enter(child),
                     }
@@ -309,7 +310,7 @@ impl<'w> Walker<'w> {
 
     /// Walks to the end.
     pub(super) fn finish(&mut self, follow: bool) -> Result<Location> {
-        if let Some(place) = self.finish_ahead(follow) {
+        if let Some(place) = self.finish_in_section(follow) {
             return Ok(place);
         }
         loop {
@@ -361,6 +362,7 @@ impl<'w> Walker<'w> {
 
     /// Looks a name up in the walker's directory.
     pub(super) fn look_up(&self, c: &Component) -> Result<Child> {
+        Counter::path_lookups_by_reference.add(1);
         let vnode = self.vnode.lookup(self.name(c))?;
         let child = cross(&self.mount, vnode);
         if self.rules & RESOLVE_NO_XDEV != 0 && child.crossed() {
@@ -393,7 +395,7 @@ impl<'w> Walker<'w> {
     /// below may have moved.
     fn go_up(&mut self) -> Result<()> {
         loop {
-            if self.mount.is(&self.walk.root.mount)
+            if self.mount.is_same_mount(&self.walk.root.mount)
                 && same_vnode(&self.vnode, &self.walk.root.vnode)
             {
                 if self.rules & RESOLVE_BENEATH != 0 {
@@ -438,7 +440,7 @@ impl<'w> Walker<'w> {
             }
             let place = place?;
             if self.rules & SCOPED != 0
-                || self.rules & RESOLVE_NO_XDEV != 0 && !place.mount.is(&self.mount)
+                || self.rules & RESOLVE_NO_XDEV != 0 && !place.mount.is_same_mount(&self.mount)
             {
                 return Err(Errno::EXDEV);
             }
@@ -456,7 +458,8 @@ impl<'w> Walker<'w> {
         text.extend_from_slice(rest);
         if text[0] == b'/' {
             if self.rules & RESOLVE_BENEATH != 0
-                || self.rules & RESOLVE_NO_XDEV != 0 && !self.walk.root.mount.is(&self.mount)
+                || self.rules & RESOLVE_NO_XDEV != 0
+                    && !self.walk.root.mount.is_same_mount(&self.mount)
             {
                 return Err(Errno::EXDEV);
             }

@@ -264,35 +264,30 @@ impl Node {
         before.map(drop).map_err(|_| Errno::ENOENT)
     }
 
-    /// Takes back [`gain_name`](Node::gain_name); returns whether that was the last name.
-    fn drop_name(&self) -> bool {
-        let before = self.links.fetch_sub(1, Ordering::AcqRel);
-        if before > 1 {
-            self.fs.give_node();
-        }
-        before == 1
-    }
-
     /// Handles the removal of its name `name` in `directory`. A directory is dead already.
     pub(super) fn lose_name(&self, directory: &Arc<Node>, name: &Arc<[u8]>) {
-        let last = match self.is_directory() {
-            true => {
-                self.links.store(0, Ordering::Relaxed);
-                true
-            }
-            false => self.drop_name(),
+        let (links, old) = {
+            // The names of a file may go at the same time, from several directories: the one that
+            // is counted last finds what the others have left.
+            let mut place = self.place.lock();
+            let links = match self.is_directory() {
+                true => self.links.swap(0, Ordering::Relaxed).min(1),
+                false => self.links.fetch_sub(1, Ordering::AcqRel),
+            };
+            let (was_here, old) = place.remove(Arc::as_ptr(directory).cast(), name);
+            // With names left, the directory may still refer to the node, so the node must not
+            // refer to the directory.
+            let lost = (was_here && links == 1).then(|| {
+                let removed = TreePlace::Removed(directory.clone(), name.clone());
+                core::mem::replace(&mut *place, removed)
+            });
+            (links, (old, lost))
         };
-        let (was_here, old) = self
-            .place
-            .lock()
-            .remove(Arc::as_ptr(directory).cast(), name);
+        if links > 1 {
+            self.fs.give_node();
+        }
         // Its directory is alive: nothing is freed here.
         drop(old);
-        // With names left, the directory may still refer to the node, so the node must not refer to
-        // the directory.
-        if was_here && last {
-            drop(self.set_place(TreePlace::Removed(directory.clone(), name.clone())));
-        }
     }
 
     /// Drops all entries below this node, which is being freed, in a loop instead of recursion:
@@ -408,12 +403,12 @@ impl vnode::Directory for Node {
             return Err(Errno::EEXIST);
         }
         directory.count.add()?;
-        let added = node.gain_name().and_then(|()| {
-            let inserted = entries.insert(&self.fs, entry);
-            inserted.inspect_err(|_| _ = node.drop_name())
-        });
-        if let Err(error) = added {
+        let inserted = entries.insert(&self.fs, entry);
+        if let Err(error) = inserted.and_then(|()| node.gain_name()) {
+            let gone = entries.remove(&self.fs, &name);
             directory.count.remove();
+            drop(entries);
+            drop(gone);
             return Err(error);
         }
         node.unnamed.store(false, Ordering::Relaxed);

@@ -111,7 +111,7 @@ impl Location {
 
     /// Tells whether both are the same location.
     pub fn same(&self, other: &Location) -> bool {
-        self.mount.is(&other.mount) && same_vnode(&self.vnode, &other.vnode)
+        self.mount.is_same_mount(&other.mount) && same_vnode(&self.vnode, &other.vnode)
     }
 
     /// Fails on a read-only mount.
@@ -223,7 +223,7 @@ impl Location {
         loop {
             if let Some(root) = root
                 && same_vnode(&vnode, &root.vnode)
-                && mount.is(&root.mount)
+                && mount.is_same_mount(&root.mount)
             {
                 climb.reached_root = true;
                 return climb;

@@ -46,7 +46,7 @@ pub use file_system::{FileSystem, Space};
 pub use location::Location;
 pub(crate) use location::{Name, same_vnode};
 pub(crate) use mapped::Mapped;
-pub(crate) use mount::{Gathered, topmost};
+pub(crate) use mount::topmost;
 pub use mount::{Mount, MountFlags, MountRequest, Mounted};
 pub use open_file::{Asynchronous, File, Linger, OpenFlags, Ready};
 pub(crate) use ownership::{drop_capabilities, hold_ownership};

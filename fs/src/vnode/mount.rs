@@ -13,7 +13,7 @@ use abi::{
 };
 use bitflags::bitflags;
 use nucleus::{
-    frame,
+    Mistake, frame,
     sync::{BiasedRwLock, OnceArc, Rank, ReadSection, SpinLock},
     task::{self, MAX_CPUS},
 };
@@ -107,7 +107,11 @@ pub(crate) struct Gathered(ByCpu);
 impl Gathered {
     /// Returns how many others there are.
     pub fn others(&self) -> usize {
-        let all = self.0.iter().filter_map(OnceArc::get_arc);
+        let counted = match Mistake::CountsNotGathered.is_made() {
+            false => &self.0[..],
+            true => &self.0[FIRST..],
+        };
+        let all = counted.iter().filter_map(OnceArc::get_arc);
         // Without the two here.
         all.map(|it| Arc::strong_count(&it) - 2).sum()
     }
@@ -192,7 +196,7 @@ impl Mount {
 
     /// Has each CPU count its own references from now on. The caller has the first reference, and
     /// gathers them before it drops that: until then they keep the mount.
-    pub(crate) fn spread(self: &Arc<Mount>) {
+    pub(crate) fn count_by_cpu(self: &Arc<Mount>) {
         let by_cpu: ByCpu = Box::new([const { OnceArc::new() }; MAX_CPUS + 1]);
         by_cpu[FIRST].get_or_insert(|| self.clone());
         *self.by_cpu.write() = Some(by_cpu);
@@ -237,7 +241,7 @@ impl Mount {
     }
 
     /// Tells whether both are references to one mount.
-    pub(crate) fn is(&self, other: &Mount) -> bool {
+    pub(crate) fn is_same_mount(&self, other: &Mount) -> bool {
         Arc::ptr_eq(&self.mounted, &other.mounted)
     }
 
@@ -273,7 +277,7 @@ impl Mounted {
     }
 
     /// Undoes [`gather`](Mounted::gather).
-    pub(crate) fn scatter(&self, gathered: Gathered) {
+    pub(crate) fn count_by_cpu_again(&self, gathered: Gathered) {
         *self.by_cpu.write() = Some(gathered.0);
     }
 

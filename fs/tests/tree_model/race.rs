@@ -3,13 +3,14 @@
 
 use std::sync::{
     Arc, Mutex, Weak,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use abi::{Errno, raw::general::O_APPEND};
 use fbuf::{BytesSink, BytesSource};
 use fs::{
     Credentials, File, Kind, MountRequest, Namespace, OpenFlags, Vnode,
+    counters::Counter,
     ramfs::{self, Options},
     vnode::Make,
 };
@@ -141,6 +142,33 @@ fn a_listing_shows_what_is_there_all_the_time_once() {
     });
 }
 
+/// A file that loses its names in several directories at the same time keeps the last one, though
+/// the directories are removed, too.
+#[test]
+fn a_file_that_loses_its_names_at_once_keeps_the_last() {
+    support::on_machines(40, 3, |_| {
+        let namespace = Namespace::new(ramfs::root(Options::default()), "rootfs");
+        let file = with_walk(&namespace, |walk| {
+            for path in [b"/a", b"/b"] {
+                walk.make(path, Make::Directory, 0o755).unwrap();
+            }
+            let place = walk.make(b"/a/f", Make::Fifo, 0o644).unwrap();
+            walk.link(&place, b"/b/g").unwrap();
+            place.vnode().clone()
+        });
+        let shared = namespace.clone();
+        in_tasks(2, move |i| {
+            with_walk(&shared, |walk| {
+                let path: &[u8] = [b"/a/f", b"/b/g"][i];
+                walk.remove(path, false).unwrap();
+                walk.remove(&path[..2], true).unwrap();
+            });
+        });
+        assert_eq!(file.attributes().unwrap().links, 0);
+        assert!(file.place().is_some_and(|place| place.removed));
+    });
+}
+
 /// Walks that borrow what they pass, while that is removed, renamed, linked, mounted over and
 /// unmounted: each finds a file or a directory, or nothing, and nothing is kept.
 #[test]
@@ -153,6 +181,8 @@ fn walks_go_on_while_their_way_changes() {
         b"/a/b",
         b"/a/./c/g",
     ];
+    static WALKED: AtomicU64 = AtomicU64::new(0);
+    static BY_REFERENCE: AtomicU64 = AtomicU64::new(0);
     support::on_machines(24, 6, |seed| {
         let namespace = Namespace::new(ramfs::root(Options::default()), "rootfs");
         let free_files = |root: &Arc<dyn Vnode>| root.space().free_files;
@@ -178,6 +208,8 @@ fn walks_go_on_while_their_way_changes() {
             }
             while !ended.load(Ordering::SeqCst) {
                 let path = PATHS[random.below(PATHS.len())];
+                let names = path.iter().filter(|&&byte| byte == b'/').count();
+                WALKED.fetch_add(2 * names as u64, Ordering::Relaxed);
                 let found = with_walk(namespace, |walk| {
                     let place = walk.resolve(path, true);
                     let shown = place.and_then(|place| {
@@ -219,7 +251,14 @@ fn walks_go_on_while_their_way_changes() {
             }
         });
         assert_eq!(free_files(namespace.root().vnode()), at_first);
+        let by_reference = Counter::path_lookups_by_reference.total();
+        BY_REFERENCE.fetch_add(by_reference, Ordering::Relaxed);
     });
+    let [walked, by_reference] = [&WALKED, &BY_REFERENCE].map(|it| it.load(Ordering::Relaxed));
+    assert!(
+        by_reference < walked / 4 * 3,
+        "{by_reference} of {walked} names outside of sections"
+    );
 }
 
 /// Does something to `/a`, `/a/b` or a file there, and undoes it where it is about a directory.

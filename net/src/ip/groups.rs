@@ -5,7 +5,10 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use abi::{Errno, Result};
-use nucleus::{frame, sync::SpinLock};
+use nucleus::{
+    frame,
+    sync::{SpinLock, lock_with_room},
+};
 
 use super::{
     Family,
@@ -14,7 +17,7 @@ use super::{
     network::Network,
     reports::{self, Membership},
 };
-use crate::{packet::Sum, room::lock_with_room, timer::now};
+use crate::{packet::Sum, timer::now};
 
 /// The most groups of all interfaces that sockets join and the link is told of, and those of them
 /// that sockets of an ordinary user were the first to join.

@@ -8,7 +8,7 @@ use core::{
 
 use abi::{Errno, Result};
 use fbuf::Aggregate;
-use nucleus::sync::{Rank, SpinLock};
+use nucleus::sync::{Rank, SpinLock, lock_with_room};
 
 use super::{
     address::Prefix,
@@ -18,7 +18,6 @@ use super::{
 use crate::{
     link::{Device, Direction, Features, Mac, Pools, Taps},
     packet::{Checksum, Packet},
-    room::lock_with_room,
 };
 
 /// The number of the loopback interface.

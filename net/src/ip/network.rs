@@ -7,7 +7,7 @@ use core::{
 };
 
 use abi::{Errno, Result};
-use nucleus::sync::{OnceBox, Rank, SpinLock};
+use nucleus::sync::{OnceBox, Rank, SpinLock, lock_with_room};
 
 use super::{
     address::Prefix,
@@ -23,7 +23,6 @@ use super::{
 };
 use crate::{
     link::{Device, Loopback, Taps},
-    room::lock_with_room,
     timer::{Alarm, now},
 };
 

@@ -9,10 +9,9 @@ use core::{
 };
 
 use abi::Result;
-use nucleus::sync::{Rank, SpinLock};
+use nucleus::sync::{Rank, SpinLock, lock_with_room};
 
 use super::address;
-use crate::room::lock_with_room;
 
 /// In [`OwnAddresses::recent`]: there is an address.
 const THERE: u64 = 1 << 32;

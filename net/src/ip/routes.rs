@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use core::{net::IpAddr, sync::atomic::Ordering::Relaxed};
 
 use abi::{Errno, Result};
-use nucleus::{Pieces, frame};
+use nucleus::{Pieces, frame, sync::lock_with_room};
 
 use super::{
     Family,
@@ -13,7 +13,7 @@ use super::{
     interface::{Interface, LOOPBACK, Origin},
     network::{Change, Network},
 };
-use crate::{room::lock_with_room, timer::now};
+use crate::timer::now;
 
 /// The most routes, and paths with a small MTU that are remembered.
 const MOST_ROUTES: usize = 1024;

@@ -7,10 +7,10 @@ use core::sync::atomic::{
 };
 
 use abi::{Errno, Result};
-use nucleus::sync::{Rank, SpinLock};
+use nucleus::sync::{Rank, SpinLock, lock_with_room};
 
 use super::Mac;
-use crate::{packet::Packet, room::lock_with_room};
+use crate::packet::Packet;
 
 /// The most taps of a machine.
 const MOST: usize = 256;

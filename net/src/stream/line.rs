@@ -9,7 +9,7 @@ use fbuf::{
     Aggregate,
     queue::{Chain, Locked},
 };
-use nucleus::frame::Contents;
+use nucleus::{frame::Contents, sync::lock_when_roomy};
 
 use super::{
     Stream, StreamState,
@@ -185,27 +185,30 @@ impl Stream {
     /// Locks the chain with room for more slices, which are one more where the urgent byte is cut
     /// off. Memory is taken and freed without the lock.
     fn lock_with_room(&self, slices: usize) -> Result<Locked<'_, StreamState>> {
-        loop {
-            let count = {
-                let chain = self.queue.lock();
-                let count = chain.data.slice_count();
-                if chain.data.capacity() - count > slices {
-                    return Ok(chain);
-                }
-                count
-            };
+        let wanted = |chain: &Locked<'_, StreamState>| {
+            let count = chain.data.slice_count();
+            let has_room = chain.data.capacity() - count > slices;
+            (!has_room).then(|| (2 * count).max(count + slices + 1))
+        };
+        let make = |wanted| -> Result<Aggregate> {
             let mut larger = Aggregate::new();
-            larger.reserve((2 * count).max(count + slices + 1))?;
-            let mut chain = self.queue.lock();
-            if chain.data.capacity() < larger.capacity()
-                && larger.capacity() > chain.data.slice_count()
-            {
-                larger.join(&mut chain.data)?;
-                core::mem::swap(&mut larger, &mut chain.data);
-            }
-            drop(chain);
-            drop(larger);
-        }
+            larger.reserve(wanted)?;
+            Ok(larger)
+        };
+        lock_when_roomy(
+            || self.queue.lock(),
+            wanted,
+            make,
+            |chain, larger| {
+                if chain.data.capacity() < larger.capacity()
+                    && larger.capacity() > chain.data.slice_count()
+                {
+                    larger.join(&mut chain.data)?;
+                    core::mem::swap(larger, &mut chain.data);
+                }
+                Ok(())
+            },
+        )
     }
 
     /// As [`deliver`](Stream::deliver), for a few bytes of which there are many pieces already:

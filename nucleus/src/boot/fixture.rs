@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use super::simulated::{Config, check, run, seeds};
 use crate::hw::sim::random_u64;
-use crate::mem::frame;
+use crate::mem::{frame, mistake::Mistake};
 use crate::task::{self, Spawn, Task, WaitQueue};
 
 /// A repeatable source of choices (xorshift64).
@@ -120,6 +120,43 @@ pub fn on_machines_like(
             ..like
         };
         check(&format!("{name} on {cpus}"), 0..seeds, config, body.clone());
+    }
+}
+
+impl Mistake {
+    /// Makes it on machines with some seeds, until one's `body` fails with `wanted` in its message:
+    /// without that, it is not known what a test can find.
+    ///
+    /// # Panics
+    /// None fails, or something else.
+    pub fn assert_found(
+        self,
+        like: Config,
+        body: impl Fn() + Send + Sync + Copy + 'static,
+        wanted: &str,
+    ) {
+        const SEEDS: u64 = 40;
+        // The mistake shows in several ways, as the seed makes it.
+        let mut others = None;
+        let found = (0..SEEDS).find_map(|seed| {
+            let run = run(Config { seed, ..like }, move || {
+                self.make();
+                body();
+            });
+            let failure = run.err()?;
+            match failure.message.contains(wanted) {
+                true => Some(()),
+                false => {
+                    others = Some(failure);
+                    None
+                }
+            }
+        });
+        match (found, others) {
+            (Some(()), _) => {}
+            (None, Some(other)) => panic!("{self:?} makes something else fail: {other}"),
+            (None, None) => panic!("{self:?} is found by none of {SEEDS} runs"),
+        }
     }
 }
 

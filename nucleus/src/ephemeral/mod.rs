@@ -145,7 +145,6 @@ pub(crate) unsafe fn init() {
         uncached::reset();
         window::reset();
     }
-    #[cfg(test)]
     crate::mem::mistake::reset();
     BACKEND.store(PLAIN, Ordering::Relaxed);
     SCARCE.store(false, Ordering::Relaxed);

@@ -79,6 +79,23 @@ impl<T: ?Sized> Guarded<T> {
         #[cfg(debug_assertions)]
         lockdep::released(self.address());
     }
+
+    /// Notes that the current task reads the value without a guard, until the result is dropped.
+    #[inline]
+    pub(crate) fn note_held(&self) -> NotedHeld<'_, T> {
+        self.acquired();
+        NotedHeld(self)
+    }
+}
+
+/// The order checker knows that the current task holds the lock.
+pub(crate) struct NotedHeld<'a, T: ?Sized>(&'a Guarded<T>);
+
+impl<T: ?Sized> Drop for NotedHeld<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.released();
+    }
 }
 
 /// A lock with a value.

@@ -10,11 +10,10 @@ use core::sync::atomic::{AtomicU8, Ordering};
 /// Declares the mistakes, with the names by which the command line calls them.
 macro_rules! mistakes {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// A rule that this code must not break.
+        /// A rule that this code, or a floor above, must not break.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u8)]
-        #[allow(dead_code, reason = "tests make some, and kernels others, by name")]
-        pub(crate) enum Mistake {
+        pub enum Mistake {
             /// None is made.
             None,
             $($(#[$doc])* $name,)*
@@ -83,6 +82,8 @@ mistakes! {
     HeldBlockFreed,
     /// `strict`: the frames of a request are released when it is done.
     PendingReleased,
+    /// `strict`: a frame does not record that a device may read it.
+    ReadersForgotten,
     /// `strict`: an address is used again before its invalidation.
     AddressReusedEarly,
     /// `strict`: an entry stays present when its request is done.
@@ -113,6 +114,13 @@ mistakes! {
     DomainKept,
     /// The drivers of a device that is given up are not notified.
     DriversNotNotified,
+
+    /// The writer of a biased lock does not wait for read sections.
+    SectionsNotAwaited,
+    /// `MADV_DONTNEED` removes mappings before it locks their chunk.
+    DiscardedUnlocked,
+    /// An unmount leaves out the references to the mount that CPUs count.
+    CountsNotGathered,
 }
 
 /// The one that is made.
@@ -120,72 +128,39 @@ mistakes! {
 static MADE: AtomicU8 = AtomicU8::new(Mistake::None as u8);
 
 /// Makes none from now on.
-#[cfg(test)]
+#[cfg(not(target_os = "none"))]
 pub(crate) fn reset() {
+    #[cfg(any(test, debug_assertions))]
     Mistake::None.make();
 }
 
 impl Mistake {
     /// Makes it from now on, on this machine.
+    ///
+    /// # Panics
+    /// In kernels that users get.
     #[cfg(any(test, debug_assertions))]
-    #[cfg_attr(not(any(test, target_os = "none")), allow(dead_code))]
-    pub(crate) fn make(self) {
+    pub fn make(self) {
         MADE.store(self as u8, Ordering::Relaxed);
     }
 
     /// Whether it is to be made.
     #[cfg(any(test, debug_assertions))]
     #[inline]
-    pub(crate) fn is_made(self) -> bool {
+    pub fn is_made(self) -> bool {
         MADE.load(Ordering::Relaxed) == self as u8
     }
 
     /// Kernels that users get make none.
     #[cfg(not(any(test, debug_assertions)))]
     #[inline(always)]
-    pub(crate) fn is_made(self) -> bool {
+    pub fn is_made(self) -> bool {
         false
     }
 
     /// As above.
     #[cfg(not(any(test, debug_assertions)))]
-    #[cfg_attr(not(target_os = "none"), allow(dead_code))]
-    pub(crate) fn make(self) {
+    pub fn make(self) {
         panic!("{self:?}: this kernel makes no mistakes");
-    }
-}
-
-#[cfg(test)]
-impl Mistake {
-    /// Makes it on machines with some seeds, until one's `body` fails with `wanted` in its message:
-    /// without that, it is not known what a test can find.
-    pub(crate) fn assert_found(
-        self,
-        like: crate::sim::Config,
-        body: impl Fn() + Send + Sync + Copy + 'static,
-        wanted: &str,
-    ) {
-        const SEEDS: u64 = 40;
-        // The mistake shows in several ways, as the seed makes it.
-        let mut others = None;
-        let found = (0..SEEDS).find_map(|seed| {
-            let run = crate::sim::run(crate::sim::Config { seed, ..like }, move || {
-                self.make();
-                body();
-            });
-            let failure = run.err()?;
-            match failure.message.contains(wanted) {
-                true => Some(()),
-                false => {
-                    others = Some(failure);
-                    None
-                }
-            }
-        });
-        match (found, others) {
-            (Some(()), _) => {}
-            (None, Some(other)) => panic!("{self:?} makes something else fail: {other}"),
-            (None, None) => panic!("{self:?} is found by none of {SEEDS} runs"),
-        }
     }
 }

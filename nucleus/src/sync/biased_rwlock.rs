@@ -65,13 +65,16 @@ impl<T> BiasedRwLock<T> {
     }
 
     /// Calls `f` with the value, in a read section or with the lock taken by a counted reader. `f`
-    /// does not sleep or enter a section.
+    /// does not sleep or enter a section. The caller may sleep, and the lock order is checked, as
+    /// for [`read`](Self::read): without bias this is one.
     #[inline]
     #[track_caller]
     pub fn read_with<R>(&self, f: impl FnOnce(&T) -> R) -> R {
         if self.is_biased.load(Ordering::Relaxed) {
+            self.lock.check();
             let section = ReadSection::enter();
             if let Some(value) = self.peek(&section) {
+                let _held = self.lock.guarded().note_held();
                 return f(value);
             }
         }

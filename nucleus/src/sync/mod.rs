@@ -22,7 +22,10 @@ pub use mutex::{Mutex, MutexGuard};
 pub use rwlock::{ReadGuard, RwLock, WriteGuard};
 pub use section::ReadSection;
 
-pub use crate::lock::{OnceArc, OnceBox, Rank, SpinGuard, SpinIrqGuard, SpinLock};
+pub use crate::lock::{
+    OnceArc, OnceBox, Rank, SpinGuard, SpinIrqGuard, SpinLock, lock_field_with_room,
+    lock_when_roomy, lock_with_room,
+};
 
 #[cfg(test)]
 mod tests;

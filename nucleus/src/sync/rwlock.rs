@@ -79,12 +79,19 @@ impl<T: ?Sized> RwLock<T> {
         &raw const self.state as usize
     }
 
+    /// Panics if the lock may not be taken now.
+    #[inline]
+    #[track_caller]
+    pub(super) fn check(&self) {
+        lockdep::may_sleep();
+        self.guarded.check();
+    }
+
     /// Takes the lock with other readers. A task that has it must not take it again.
     #[inline]
     #[track_caller]
     pub fn read(&self) -> ReadGuard<'_, T> {
-        lockdep::may_sleep();
-        self.guarded.check();
+        self.check();
         // Both flags are above the count.
         self.take(|state| (state < MOST_READERS).then(|| state + 1));
         // SAFETY: counted just now.
@@ -108,8 +115,7 @@ impl<T: ?Sized> RwLock<T> {
     #[inline]
     #[track_caller]
     pub fn write(&self) -> WriteGuard<'_, T> {
-        lockdep::may_sleep();
-        self.guarded.check();
+        self.check();
         self.take_write()
     }
 

@@ -10,6 +10,7 @@ use std::{
 
 use super::*;
 use crate::{
+    Mistake,
     sim::{self, Config, on_machines_with, on_many_machines, spawn},
     task,
 };
@@ -60,6 +61,8 @@ impl Fragile {
 
 const TASKS: usize = 4;
 const ROUNDS: usize = 8;
+/// One round in four.
+const WRITES: usize = TASKS * ROUNDS / 4;
 
 /// Runs `round` in all tasks, then looks at the count.
 fn contend<L: Send + Sync + 'static>(lock: L, writes: usize, round: fn(&L, &Fragile, usize)) {
@@ -134,7 +137,6 @@ fn locks_for_one_exclude() {
 
 #[test]
 fn reader_writer_locks_exclude() {
-    const WRITES: usize = TASKS * ROUNDS / 4;
     on_many_machines("rwlock", || {
         contend(RwLock::new(VNODE, ()), WRITES, |lock, fragile, i| {
             read_or_write!(lock, fragile, i);
@@ -149,14 +151,27 @@ fn reader_writer_locks_exclude() {
             },
         );
     });
-    on_machines_with("biased rwlock", 1..=8, 256, 30, || {
-        let lock = BiasedRwLock::biased(VNODE, ());
-        contend(lock, WRITES, |lock, fragile, i| match i % 8 {
-            3 | 7 => lock.read_with(|()| fragile.read(false)),
-            5 => (0..16).for_each(|_| drop(lock.read())),
-            _ => read_or_write!(lock, fragile, i),
-        });
+    on_machines_with("biased rwlock", 1..=8, 256, 30, contend_for_biased);
+}
+
+fn contend_for_biased() {
+    let lock = BiasedRwLock::biased(VNODE, ());
+    contend(lock, WRITES, |lock, fragile, i| match i % 8 {
+        3 | 7 => lock.read_with(|()| fragile.read(false)),
+        5 => (0..16).for_each(|_| drop(lock.read())),
+        _ => read_or_write!(lock, fragile, i),
     });
+}
+
+/// A writer that does not wait for sections makes the test above fail.
+#[test]
+fn a_writer_that_waits_for_no_section_is_found() {
+    let like = Config {
+        cpus: 4,
+        pages: 256,
+        ..Config::default()
+    };
+    Mistake::SectionsNotAwaited.assert_found(like, contend_for_biased, "left == right");
 }
 
 #[test]
@@ -232,6 +247,38 @@ fn wrong_order_is_noticed() {
         let _b = b.lock();
     });
     assert!(message.contains("lock order"), "{message}");
+}
+
+/// A value that is read in a section is in the lock order like one that is read with the lock
+/// taken: the next reader may have to take it.
+#[test]
+#[cfg(debug_assertions)]
+fn wrong_order_is_noticed_in_sections() {
+    let message = failure_of(|| {
+        let map = BiasedRwLock::biased(MAP, ());
+        let object = Mutex::new(OBJECT, ());
+        let _object = object.lock();
+        map.read_with(|()| ());
+    });
+    assert!(message.contains("lock order: Map"), "{message}");
+    let message = failure_of(|| {
+        let object = BiasedRwLock::biased(OBJECT, ());
+        let map = SpinLock::new(MAP, ());
+        object.read_with(|()| drop(map.lock()));
+    });
+    assert!(message.contains("lock order: Map"), "{message}");
+    let message = failure_of(|| {
+        let object = BiasedRwLock::biased(OBJECT, ());
+        let spin = SpinLock::new(MAP, ());
+        let _spin = spin.lock();
+        object.read_with(|()| ());
+    });
+    assert!(message.contains("preemption disabled"), "{message}");
+    on_many_machines("reads in sections", || {
+        let object = BiasedRwLock::biased(OBJECT, ());
+        object.read_with(|()| ());
+        drop(Mutex::new(MAP, ()).lock());
+    });
 }
 
 #[test]

@@ -81,24 +81,24 @@ struct Linear {
 /// Whether a range is a program's, and its addresses are the linear ones, as they are but in a
 /// region.
 #[inline]
-fn is_plain(at: VirtAddr, len: usize) -> bool {
+fn is_flat(at: VirtAddr, len: usize) -> bool {
     let last = at.0.checked_add(len);
-    last.is_some_and(|last| last <= machine::plain_end())
+    last.is_some_and(|last| last <= machine::flat_end())
 }
 
 impl Linear {
     /// Refuses what lies, or reaches, outside a program's part of the address space.
     #[inline]
     fn of(at: VirtAddr, len: usize) -> Result<Linear, BadAddress> {
-        match is_plain(at, len) {
+        match is_flat(at, len) {
             true => Ok(Linear { at, base: 0 }),
-            false => Linear::special(at, len),
+            false => Linear::segmented(at, len),
         }
     }
 
     /// As [`of`](Linear::of), for a program in a region, too.
     #[inline(never)]
-    fn special(at: VirtAddr, len: usize) -> Result<Linear, BadAddress> {
+    fn segmented(at: VirtAddr, len: usize) -> Result<Linear, BadAddress> {
         let Window { base, end } = machine::window();
         match at.0.checked_add(len) {
             Some(last) if last <= end => Ok(Linear {
@@ -122,9 +122,9 @@ impl Linear {
 /// `to` is valid for writing `len` bytes.
 #[inline]
 unsafe fn copy_in_raw(to: *mut u8, from: VirtAddr, len: usize) -> Result<(), BadAddress> {
-    if !is_plain(from, len) {
+    if !is_flat(from, len) {
         // SAFETY: the caller's promise.
-        return unsafe { copy_in_special(to, from, len) };
+        return unsafe { copy_in_segmented(to, from, len) };
     }
     Counter::bytes_copied_in.add(len as u64);
     // SAFETY: `to` by the caller's promise; the program's range was checked.
@@ -137,7 +137,7 @@ unsafe fn copy_in_raw(to: *mut u8, from: VirtAddr, len: usize) -> Result<(), Bad
 /// # Safety
 /// As [`copy_in_raw`].
 #[inline(never)]
-unsafe fn copy_in_special(to: *mut u8, from: VirtAddr, len: usize) -> Result<(), BadAddress> {
+unsafe fn copy_in_segmented(to: *mut u8, from: VirtAddr, len: usize) -> Result<(), BadAddress> {
     let mut done = 0;
     loop {
         let (to, from, rest) = (to.wrapping_add(done), from + done, len - done);
@@ -161,30 +161,30 @@ unsafe fn copy_in_special(to: *mut u8, from: VirtAddr, len: usize) -> Result<(),
 /// `from` is valid for reading `len` bytes.
 #[inline]
 unsafe fn copy_out_raw(to: VirtAddr, from: *const u8, len: usize) -> Result<(), BadAddress> {
-    if !is_plain(to, len) {
+    if !is_flat(to, len) {
         // SAFETY: the caller's promise.
-        return unsafe { copy_out_special(to, from, len) };
+        return unsafe { copy_out_segmented(to, from, len) };
     }
     Counter::bytes_copied_out.add(len as u64);
     // SAFETY: as in `copy_in_raw`.
     unsafe { machine::copy_to_user(to, from, len) }.map_err(|_| BadAddress)
 }
 
-/// As [`copy_in_special`], to the program.
+/// As [`copy_in_segmented`], to the program.
 ///
 /// # Safety
 /// As [`copy_out_raw`].
 #[inline(never)]
-unsafe fn copy_out_special(to: VirtAddr, from: *const u8, len: usize) -> Result<(), BadAddress> {
+unsafe fn copy_out_segmented(to: VirtAddr, from: *const u8, len: usize) -> Result<(), BadAddress> {
     let mut done = 0;
     loop {
         let (to, from, rest) = (to + done, from.wrapping_add(done), len - done);
         let Ok(linear) = Linear::of(to, rest) else {
-            // SAFETY: as in `copy_in_special`.
+            // SAFETY: as in `copy_in_segmented`.
             return unsafe { compat_scratch::copy_out(to, from, rest) };
         };
         Counter::bytes_copied_out.add(rest as u64);
-        // SAFETY: as in `copy_in_special`.
+        // SAFETY: as in `copy_in_segmented`.
         match unsafe { machine::copy_to_user(linear.at, from, rest) } {
             Ok(()) => return Ok(()),
             Err(left) if linear.has_moved() => done = len - left,
@@ -455,15 +455,15 @@ fn access_word<T>(
     if !at.0.is_multiple_of(4) {
         return Err(BadAddress);
     }
-    match is_plain(at, 4) {
+    match is_flat(at, 4) {
         true => access(at).map_err(|()| BadAddress),
-        false => access_special_word(at, access),
+        false => access_segmented_word(at, access),
     }
 }
 
 /// As [`access_word`] of a program in a region, or of a word that is no program's.
 #[inline(never)]
-fn access_special_word<T>(
+fn access_segmented_word<T>(
     at: VirtAddr,
     access: impl Fn(VirtAddr) -> Result<T, ()>,
 ) -> Result<T, BadAddress> {

@@ -2,17 +2,17 @@
 
 use alloc::sync::Arc;
 use core::ops::Range;
-use nucleus::{PAGE_SHIFT, Prot, VirtAddr, VirtRange, frame, pmap::Pending};
+use nucleus::{Mistake, PAGE_SHIFT, Prot, VirtAddr, VirtRange, frame, pmap::Pending};
 
 use crate::chunks::SLOTS;
 use crate::fault::fault_ahead;
 use crate::map::{Advice, Inherit, LargeAdvice, Map, MapEntry, MapError, Space, page_range};
-use crate::mistake::Mistake;
 use crate::object::{Pager, PagerError};
 use crate::swap;
 
-/// Parts of an amap that are discarded with the map read-locked, at most, by a flush each: for more
-/// pages than a set of pending ones holds, fewer flushes count for more.
+/// Most parts of an amap that are discarded with the map read-locked; each costs a flush. Two chunks
+/// are 64 pages, as many frames as a [`Pending`] holds: beyond that, one flush for many pages is
+/// cheaper.
 const DISCARDED_TOGETHER: usize = 2;
 
 impl Map {
@@ -110,7 +110,8 @@ impl Map {
 
     /// Drops the anons of private mappings (`MADV_DONTNEED`).
     fn discard(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
-        {
+        // A larger range of anons takes the write lock in any case.
+        if range.len() <= DISCARDED_TOGETHER * SLOTS << PAGE_SHIFT {
             let space = self.space.read();
             check_discarded(&space, range, advice)?;
             if space.overlapping(range).all(|it| it.may_discard(range)) {
@@ -331,22 +332,21 @@ impl Map {
     }
 }
 
-/// Checks whether the advice may discard the pages of `range`.
+/// Checks that no entry of `range` is locked, unless the advice allows it.
 ///
 /// # Errors
-/// [`MapError::Invalid`] if part of it is locked.
+/// [`MapError::Invalid`].
 fn check_discarded(space: &Space, range: VirtRange, advice: Advice) -> Result<(), MapError> {
-    let is_refused = advice != Advice::DontNeedLocked;
-    match is_refused && space.overlapping(range).any(MapEntry::is_locked) {
+    let refuses_locked = advice != Advice::DontNeedLocked;
+    match refuses_locked && space.overlapping(range).any(MapEntry::is_locked) {
         true => Err(MapError::Invalid),
         false => Ok(()),
     }
 }
 
 impl MapEntry {
-    /// Returns whether `range` may be discarded with the map read-locked, until that lock is
-    /// released: either there are only pages of the object, or only anons, in few parts of an amap
-    /// that belong to this entry alone.
+    /// Returns whether the read lock suffices to discard `range` of this entry: it has only pages of
+    /// its object, or only anons, in few parts that no other amap shares.
     fn may_discard(&self, range: VirtRange) -> bool {
         let Some(amap) = &self.amap else {
             return true;

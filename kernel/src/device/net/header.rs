@@ -1,6 +1,8 @@
 //! The header before every packet (`struct virtio_net_hdr_v1`, 5.1.6).
 
+use fbuf::region::LONGEST_PACKET;
 use net::packet::{Checksum, Packet};
+use nucleus::PAGE_SIZE;
 
 use super::Feature;
 
@@ -10,6 +12,9 @@ pub const LEN: usize = 12;
 pub const ETHERNET: usize = 14;
 /// The most bytes of a packet: an Ethernet header before the longest packet of IP.
 pub const MOST: usize = ETHERNET + 65_535;
+/// The pages that the longest packet fills behind its virtio header, and the most buffers of one.
+pub const LONGEST: usize = (LEN + MOST).div_ceil(PAGE_SIZE);
+const _: () = assert!(LONGEST <= LONGEST_PACKET, "a packet fits in fbufs");
 
 /// Flags: the transport checksum is to be computed; it was verified.
 const NEEDS_SUM: u8 = 1;

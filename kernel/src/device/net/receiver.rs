@@ -36,13 +36,16 @@ use nucleus::{
     virtio::{Device, Error, Queue, Request},
 };
 
-use super::{Feature, card::Above, header, supply::Supply};
+use super::{
+    Feature,
+    card::Above,
+    header::{self, LONGEST},
+    supply::Supply,
+};
 use crate::counters::Counter;
 
 /// The most bytes of a packet that is copied: a whole frame would hold too little then.
 const SMALL: usize = 256;
-/// The pages that the longest packet fills, and the most buffers of a packet.
-const LONGEST: usize = (header::LEN + header::MOST).div_ceil(PAGE_SIZE);
 /// The least number of requests for long packets.
 const LEAST_LONG: usize = 4;
 /// Bytes for a place for headers, and those of the usual ones: of IPv4, and of TCP with timestamps.

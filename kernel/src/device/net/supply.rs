@@ -7,7 +7,8 @@
 //!
 //! Frames are zeroed, so that a device that says to have written more than it has shows nothing of
 //! others. Those that only this device has written to need not be: it could as well hand over the
-//! same bytes again.
+//! same bytes again. A frame that another device has read, by a translation of its own, is used
+//! again only after the invalidation of that, as if it had been free in between.
 //!
 //! The frames that come back are a cache of the pagedaemon's ([`vm::Cache`]): when memory is short
 //! it frees those that no packet uses.
@@ -26,10 +27,10 @@ use nucleus::{
 };
 use vm::{Cache, Scan};
 
-/// Frames or blocks of each order in a packet.
+use super::header::LONGEST;
+
+/// Frames or blocks of each order in a packet; without blocks, it has [`LONGEST`] frames.
 const IN_PACKET: [usize; LARGEST_BLOCK + 1] = [3, 1, 1, 1];
-/// Where blocks are not used, frames in a packet.
-const SINGLE: usize = 17;
 /// Frames that are taken one by one after there was no block.
 const PATIENCE: usize = 1024;
 
@@ -112,12 +113,12 @@ impl Supply {
             let order = if has_blocks { order_before(*left) } else { 0 };
             let list = &mut given[order];
             match list.pop_front() {
-                Some(frame) if frame.handles() == 1 => {
+                Some(frame) if frame.handles() == 1 && !frame.may_be_read_by_devices() => {
                     *left -= 1 << order;
                     buffer.push(frame);
                     self.singles -= usize::from(order == 0 && self.singles > 0);
                 }
-                // Packets that wait for their program are passed over.
+                // Packets that wait for their program, or were just sent on, are passed over.
                 Some(frame) => {
                     list.push_back(frame);
                     return Some(order);
@@ -178,7 +179,7 @@ fn most(packets: usize, has_pages: bool, order: usize) -> usize {
     match (has_pages, order) {
         (true, 0) => packets,
         (true, _) => 0,
-        (false, 0) => packets * SINGLE,
+        (false, 0) => packets * LONGEST,
         (false, order) => packets * IN_PACKET[order],
     }
 }
@@ -273,8 +274,9 @@ mod tests {
     use super::*;
     use nucleus::{
         PAGE_SIZE,
+        dma::{self, Part, Policy},
         frame::{self, DirectMap},
-        sim::{below, on_machines_with},
+        sim::{BusMaster, Config, below, device_read, on_machines_like, on_machines_with},
     };
     use vm::Urgency;
 
@@ -287,9 +289,9 @@ mod tests {
             let (mut buffer, mut pages) = (Vec::new(), 0);
             let has_blocks = supply.may_have_blocks() && frame::direct_map() == DirectMap::All;
             for _ in 0..200 {
-                pages += supply.fill(&mut buffer, SINGLE - pages);
-                assert_eq!(pages, SINGLE);
-                let len = 1 + below(SINGLE * PAGE_SIZE);
+                pages += supply.fill(&mut buffer, LONGEST - pages);
+                assert_eq!(pages, LONGEST);
+                let len = 1 + below(LONGEST * PAGE_SIZE);
                 let (mut left, mut kept, mut slices) = (len, 0, 0);
                 while left > 0 {
                     let frame = buffer.pop().unwrap();
@@ -305,6 +307,39 @@ mod tests {
         });
     }
 
+    /// Behind an IOMMU, a device that has read a packet reads nothing of the next one in its frame.
+    /// The writes of the card itself delay no frame.
+    #[test]
+    fn frames_that_devices_read_wait_for_their_invalidation() {
+        let like = Config {
+            iommu: Some(Policy::Strict),
+            ..Config::default()
+        };
+        on_machines_like("frames that devices read", [1], 1024, 20, like, || {
+            let (card, disk) = (BusMaster::new(), BusMaster::new());
+            let mut supply = Supply::new(4, true).unwrap();
+            let mut buffer = Vec::new();
+            let mut receive = |supply: &mut Supply| {
+                supply.fill(&mut buffer, 1);
+                let part = Part::whole(buffer.pop().unwrap());
+                drop(card.give([&part].into_iter(), true));
+                supply.keeping().keep(part.frame.clone());
+                part
+            };
+            let number = receive(&mut supply).frame.number();
+            let part = receive(&mut supply);
+            assert_eq!(part.frame.number(), number);
+            let sent = disk.give([&part].into_iter(), false);
+            let address = sent.addresses().next().unwrap();
+            drop((sent, part));
+            let next = receive(&mut supply).frame.number();
+            let reads = device_read(disk.place(), address, &mut [0]);
+            assert!(next != number || !reads, "it reads another packet");
+            dma::settle();
+            assert!((0..2).any(|_| receive(&mut supply).frame.number() == number));
+        });
+    }
+
     /// When memory is short, the pagedaemon frees what no packet uses, and that only.
     #[test]
     fn a_shortage_takes_frames_that_wait_for_packets() {
@@ -313,7 +348,7 @@ mod tests {
             let mut supply = Supply::new(8, below(2) == 0).unwrap();
             let (mut buffer, mut used) = (Vec::new(), Vec::new());
             for _ in 0..200 {
-                supply.fill(&mut buffer, SINGLE);
+                supply.fill(&mut buffer, LONGEST);
                 for frame in buffer.drain(..) {
                     if below(20) == 0 {
                         used.push(frame.clone());
@@ -330,7 +365,7 @@ mod tests {
             SUPPLIES.reclaim(&mut Scan::new(usize::MAX, usize::MAX, Urgency::Calm));
             assert_eq!(frame::usage().data, before + in_use);
             drop(used);
-            supply.fill(&mut buffer, SINGLE);
+            supply.fill(&mut buffer, LONGEST);
             drop((buffer, supply));
             assert_eq!((SUPPLIES.pages(), frame::usage().data), (0, before));
         });

@@ -97,25 +97,46 @@ pub fn named(call: &Call<'_>, n: usize) -> Result<Location> {
     place(call, raw::AT_FDCWD, call.address(n), 0)
 }
 
+/// What the arguments of a `*at` call name.
+enum Named {
+    Path(Vec<u8>),
+    /// By `AT_EMPTY_PATH`: the working directory, or the file of a descriptor.
+    Cwd,
+    File(Arc<OpenFile>),
+}
+
+/// Reads what [`target`] finds.
+///
+/// # Errors
+/// Those of [`read`], and `EBADF`.
+fn read_named(call: &Call<'_>, dirfd: i32, path: VirtAddr, flags: u32) -> Result<Named> {
+    let path = read(path)?;
+    Ok(match path.is_empty() && flags & raw::AT_EMPTY_PATH != 0 {
+        false => Named::Path(path),
+        true if dirfd == raw::AT_FDCWD => Named::Cwd,
+        true => Named::File(call.files().get(dirfd)?),
+    })
+}
+
+/// Whether a symbolic link at the end is followed.
+fn follows(flags: u32) -> bool {
+    flags & raw::AT_SYMLINK_NOFOLLOW == 0
+}
+
 /// Returns the file that `dirfd`, the path at `path` and `AT_SYMLINK_NOFOLLOW` and `AT_EMPTY_PATH`
 /// in `flags` name.
 ///
 /// # Errors
 /// Those of [`read`], [`From::new`] and [`Walk::resolve`].
 pub fn target(call: &Call<'_>, dirfd: i32, path: VirtAddr, flags: u32) -> Result<Target> {
-    let path = read(path)?;
-    if path.is_empty() && flags & raw::AT_EMPTY_PATH != 0 {
-        return if dirfd == raw::AT_FDCWD {
-            Ok(Target::Place(call.fs().cwd()))
-        } else {
-            Ok(Target::File(call.files().get(dirfd)?))
-        };
-    }
-    let from = From::new(call, dirfd, &path)?;
-    let place = from
-        .walk()
-        .resolve(&path, flags & raw::AT_SYMLINK_NOFOLLOW == 0)?;
-    Ok(Target::Place(place))
+    Ok(match read_named(call, dirfd, path, flags)? {
+        Named::Cwd => Target::Place(call.fs().cwd()),
+        Named::File(open) => Target::File(open),
+        Named::Path(path) => {
+            let from = From::new(call, dirfd, &path)?;
+            Target::Place(from.walk().resolve(&path, follows(flags))?)
+        }
+    })
 }
 
 /// Returns the attributes of what [`target`] finds.
@@ -123,16 +144,14 @@ pub fn target(call: &Call<'_>, dirfd: i32, path: VirtAddr, flags: u32) -> Result
 /// # Errors
 /// Those of [`target`], and of the file system.
 pub fn attributes(call: &Call<'_>, dirfd: i32, path: VirtAddr, flags: u32) -> Result<Attributes> {
-    let path = read(path)?;
-    if path.is_empty() && flags & raw::AT_EMPTY_PATH != 0 {
-        return match dirfd {
-            raw::AT_FDCWD => call.fs().places().cwd.attributes(),
-            _ => call.files().get(dirfd)?.attributes(),
-        };
+    match read_named(call, dirfd, path, flags)? {
+        Named::Cwd => call.fs().places().cwd.attributes(),
+        Named::File(open) => open.attributes(),
+        Named::Path(path) => {
+            let from = From::new(call, dirfd, &path)?;
+            from.walk().attributes(&path, follows(flags))
+        }
     }
-    let from = From::new(call, dirfd, &path)?;
-    let follow = flags & raw::AT_SYMLINK_NOFOLLOW == 0;
-    from.walk().attributes(&path, follow)
 }
 
 /// Returns the [`target`] of calls that need a place.

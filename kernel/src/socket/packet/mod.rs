@@ -1,6 +1,7 @@
 //! Packets of interfaces as they are: the family `AF_PACKET`.
 //!
 //! - `socket`: sockets, which see the packets of one interface or of all;
+//! - `queue`: the packets that wait for a reader;
 //! - `seen`: a packet as a filter and a receiver see it; `name`: `struct sockaddr_ll`;
 //! - `list`: all sockets;
 //! - `ring`: packets in memory that the program maps (`PACKET_RX_RING`);
@@ -24,14 +25,13 @@ use super::{Family, Socket, common};
 mod fbufs;
 mod list;
 mod name;
+mod queue;
 mod ring;
 mod seen;
 mod socket;
 
 pub use list::list;
-
-/// The family's number.
-const AF_PACKET: u32 = 17;
+use name::AF_PACKET;
 
 /// Packets of interfaces.
 pub const FAMILY: Family = Family {

@@ -2,8 +2,10 @@
 
 use abi::{Errno, Result};
 
-use super::AF_PACKET;
 use crate::socket::{Address, control::number};
+
+/// The family's number.
+pub const AF_PACKET: u32 = 17;
 
 /// Bytes of a name, and where the address on the link begins.
 pub const NAME: usize = 20;

@@ -1,9 +1,6 @@
 //! Packet sockets.
 
-use alloc::{
-    collections::VecDeque,
-    sync::{Arc, Weak},
-};
+use alloc::sync::{Arc, Weak};
 use core::{
     sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed},
     time::Duration,
@@ -13,7 +10,7 @@ use abi::{
     Errno, Result,
     raw::{if_packet as packet, ioctl::FIONREAD, net as raw},
 };
-use fbuf::{Aggregate, BytesSource};
+use fbuf::Aggregate;
 use fs::Ready;
 use net::{
     ip::Interface,
@@ -28,14 +25,14 @@ use nucleus::{
 };
 use vm::{
     Pager,
-    account::{Account, Charge, Kind, Stock},
+    account::{Account, Charge, Kind},
 };
 
 use super::{
-    AF_PACKET,
     fbufs::Fbufs,
     list::{self, Entry, Listed},
-    name::Name,
+    name::{AF_PACKET, Name},
+    queue::Queue,
     ring::{self, Added, Ring, Shape},
     seen::{ETHERNET, Seen},
 };
@@ -53,8 +50,6 @@ use crate::{
 const SOL_PACKET: u32 = 263;
 /// Packets of all protocols.
 const ALL: u16 = 3;
-/// Linux's accounting for keeping one packet, besides its bytes.
-const OVERHEAD: usize = 768;
 /// The longest frame that a program sends, besides the interface's MTU.
 const MAX: usize = 65_535;
 /// `sendto` to a socket without a protocol.
@@ -73,7 +68,7 @@ pub struct PacketSocket {
     /// It is among the network's taps. Locked while that changes, so that the two agree.
     is_tapping: Mutex<bool>,
     filter: SpinLock<Option<Arc<Filter>>>,
-    queue: SpinLock<Queue>,
+    queue: Queue,
     ring: OnceArc<Ring>,
     /// Fbufs in which the program reads packets.
     fbufs: OnceArc<Fbufs>,
@@ -99,30 +94,6 @@ struct Filter {
     _charge: Option<Charge>,
 }
 
-struct Queue {
-    packets: VecDeque<Kept>,
-    /// Bytes, as they count against the receive buffer.
-    cost: usize,
-    /// Frames that they hold.
-    frames: usize,
-    stock: Stock,
-    /// Packets since the last question for them, those that were lost included.
-    seen: u32,
-    lost: u32,
-}
-
-/// A packet that waits to be received.
-#[derive(Clone)]
-struct Kept {
-    data: Aggregate,
-    /// Bytes of the packet, of which the filter wanted fewer perhaps.
-    whole: usize,
-    name: Name,
-    at: Duration,
-    checksum: u32,
-    link: usize,
-}
-
 impl PacketSocket {
     /// Makes a socket, which sees packets of a protocol from now on unless that is 0.
     ///
@@ -138,17 +109,7 @@ impl PacketSocket {
             interface: AtomicU32::new(0),
             is_tapping: Mutex::new(net::rank::NET, false),
             filter: SpinLock::new(Rank::Leaf, None),
-            queue: SpinLock::new(
-                Rank::Leaf,
-                Queue {
-                    packets: VecDeque::new(),
-                    cost: 0,
-                    frames: 0,
-                    stock: Stock::of_current(Kind::Sockets),
-                    seen: 0,
-                    lost: 0,
-                },
-            ),
+            queue: Queue::new(),
             ring: OnceArc::new(),
             fbufs: OnceArc::new(),
             call: SpinLock::new(Rank::Leaf, None),
@@ -185,75 +146,6 @@ impl PacketSocket {
         }
         *is_tapping = sees;
         Ok(())
-    }
-
-    /// Takes the next packet, or a copy of it.
-    fn take(&self, peek: bool) -> Option<Kept> {
-        let mut queue = self.queue.lock();
-        if peek {
-            return queue.packets.front().cloned();
-        }
-        let kept = queue.packets.pop_front()?;
-        queue.cost -= kept.data.len() + OVERHEAD;
-        queue.frames -= kept.data.slice_count();
-        let frames = queue.frames;
-        queue.stock.cover(frames);
-        Some(kept)
-    }
-
-    /// Keeps the first `len` bytes of a packet; false without room.
-    fn keep(&self, seen: &Seen<'_>, len: usize, at: Duration) -> bool {
-        let cost = len + OVERHEAD;
-        {
-            let queue = self.queue.lock();
-            if queue.cost > 0 && queue.cost + cost > self.common.receive_buffer() {
-                return false;
-            }
-        }
-        if frame::is_scarce() {
-            return false;
-        }
-        let mut data = Aggregate::new();
-        let mut piece = [0; 512];
-        let mut done = 0;
-        while done < len {
-            let wanted = (len - done).min(piece.len());
-            let n = seen.copy(done, &mut piece[..wanted]);
-            let filled = data.fill_from(&mut BytesSource::new(&piece[..n]), n);
-            if n == 0 || filled != Ok(n) {
-                return false;
-            }
-            done += n;
-        }
-        let kept = Kept {
-            data,
-            whole: seen.size(),
-            name: seen.name,
-            at,
-            checksum: seen.checksum(),
-            link: seen.link,
-        };
-        let mut queue = self.queue.lock();
-        if queue.packets.try_reserve(1).is_err() {
-            return false;
-        }
-        queue.cost += cost;
-        queue.frames += kept.data.slice_count();
-        let frames = queue.frames;
-        queue.stock.cover(frames);
-        queue.packets.push_back(kept);
-        true
-    }
-
-    fn has_packets(&self) -> bool {
-        !self.queue.lock().packets.is_empty()
-    }
-
-    /// Counts packets that interest it; returns whether some were lost since the last one.
-    fn note(&self, was_kept: bool) {
-        let mut queue = self.queue.lock();
-        queue.seen = queue.seen.wrapping_add(1);
-        queue.lost = queue.lost.wrapping_add(u32::from(!was_kept));
     }
 
     /// Closes the ring's block at a time since boot, unless a later block has been begun.
@@ -402,16 +294,14 @@ impl Tap for PacketSocket {
         }
         let now = time::since_epoch();
         let added = match self.ring.get() {
-            Some(ring) => {
-                let has_lost = self.queue.lock().lost > 0;
-                ring.add(&seen, len, now, has_lost)
-            }
+            Some(ring) => ring.add(&seen, len, now, self.queue.has_lost()),
             None => {
                 let is_in_fbufs = Fbufs::keep(&self.fbufs, &seen, packet, len);
-                Added::at_once(is_in_fbufs || self.keep(&seen, len, now))
+                let limit = self.common.receive_buffer();
+                Added::at_once(is_in_fbufs || self.queue.keep(&seen, len, now, limit))
             }
         };
-        self.note(added.is_kept);
+        self.queue.note(added.is_kept);
         if let Some(due) = added.due {
             self.call_at(due);
         }
@@ -427,7 +317,7 @@ impl Listed for PacketSocket {
             kind: self.common.kind,
             protocol: self.protocol.load(Relaxed) as u16,
             interface: self.interface.load(Relaxed),
-            waiting: self.queue.lock().cost,
+            waiting: self.queue.cost(),
             owner: self.common.owner.0,
             inode: self.common.inode,
         }
@@ -530,7 +420,7 @@ impl Socket for PacketSocket {
         let peek = message.peeks();
         let next = || match self.common.take_error() {
             Some(error) => Some(Err(error)),
-            None => self.take(peek).map(Ok),
+            None => self.queue.take(peek).map(Ok),
         };
         let mut kept = message.timeout.wait(&self.common.readers, next)??;
         message.from = Some(Address::new(&kept.name.bytes()));
@@ -571,7 +461,7 @@ impl Socket for PacketSocket {
         }
         let waiting = match self.ring.get() {
             Some(ring) => ring.is_readable(),
-            None => self.fbufs.get().is_some_and(Fbufs::has_parts) || self.has_packets(),
+            None => self.fbufs.get().is_some_and(Fbufs::has_parts) || !self.queue.is_empty(),
         };
         let mut ready = Ready::OUT | Ready::WRNORM;
         ready.set(Ready::IN | Ready::RDNORM, waiting);
@@ -588,15 +478,11 @@ impl Socket for PacketSocket {
             }
             request::FRAMES_TAKE => {
                 self.common.take_error().map_or(Ok(()), Err)?;
-                return Fbufs::take(argument, &self.fbufs, || self.has_packets());
+                return Fbufs::take(argument, &self.fbufs, || !self.queue.is_empty());
             }
             _ => return Err(Errno::ENOTTY),
         }
-        let next = {
-            let queue = self.queue.lock();
-            queue.packets.front().map_or(0, |kept| kept.data.len())
-        };
-        user::write(argument, &(next as i32))?;
+        user::write(argument, &(self.queue.next_len() as i32))?;
         Ok(0)
     }
 
@@ -648,13 +534,7 @@ impl Socket for PacketSocket {
         }
         Ok(match name {
             packet::PACKET_STATISTICS => {
-                let (seen, lost) = {
-                    let mut queue = self.queue.lock();
-                    (
-                        core::mem::take(&mut queue.seen),
-                        core::mem::take(&mut queue.lost),
-                    )
-                };
+                let [seen, lost] = self.queue.take_counts();
                 match self.version.load(Relaxed) {
                     2 => Answer::of(&[seen, lost, 0]),
                     _ => Answer::of(&[seen, lost]),
@@ -708,8 +588,7 @@ impl Socket for PacketSocket {
                 interface.unwatch();
             }
         }
-        let kept = core::mem::take(&mut self.queue.lock().packets);
-        drop(kept);
+        self.queue.clear();
     }
 }
 

@@ -2,7 +2,7 @@
 //! others hold it.
 
 use alloc::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     sync::{Arc, Weak},
     vec::Vec,
 };
@@ -16,7 +16,7 @@ use abi::{
     raw::net::{AF_UNIX, SOCK_STREAM},
 };
 use nucleus::{
-    PAGE_SIZE, Pieces,
+    PAGE_SIZE, Pieces, Slots,
     sync::{Mutex, OnceBox, Rank, SpinLock},
     task::WaitQueue,
 };
@@ -57,6 +57,8 @@ pub struct End {
     /// frames.
     stock: Stock,
     pub tail: Mutex<Tail>,
+    /// Its place among all; [`usize::MAX`] in none.
+    place: AtomicUsize,
 }
 
 /// The data that wait to be received.
@@ -141,20 +143,14 @@ pub struct Listener {
     pub credentials: Option<PeerCredentials>,
 }
 
-/// All ends of sockets that are open, by inode, for `/proc/net/unix`.
-static ALL: SpinLock<BTreeMap<u64, Weak<End>>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
+/// All ends of sockets that are open, in places that they keep, for `/proc/net/unix`.
+static ALL: SpinLock<Slots<Weak<End>>> = SpinLock::new(Rank::Leaf, Slots::new());
 
-/// Visits the ends of sockets that are open, by rising inode, without memory of its own.
+/// Visits the ends of sockets that are open, without memory of its own. One that comes or goes
+/// meanwhile may be seen or not.
 pub fn all() -> impl Iterator<Item = Arc<End>> {
-    let mut last = 0;
-    core::iter::from_fn(move || {
-        let ends = ALL.lock();
-        let mut rest = ends.range(last + 1..);
-        rest.find_map(|(inode, end)| {
-            last = *inode;
-            end.upgrade()
-        })
-    })
+    let all = (0..).map_while(|place| Some(ALL.lock().get(place)?.and_then(Weak::upgrade)));
+    all.flatten()
 }
 
 impl End {
@@ -180,8 +176,11 @@ impl End {
             sent: AtomicUsize::new(0),
             stock,
             tail: Mutex::new(fbuf::rank::QUEUE_WRITING, Tail::new()),
+            place: AtomicUsize::new(usize::MAX),
         });
-        ALL.lock().insert(end.common.inode, Arc::downgrade(&end));
+        let listed = Arc::downgrade(&end);
+        let place = Slots::add_with(listed, |end, spare| ALL.lock().add(end, spare))?;
+        end.place.store(place, Relaxed);
         Ok(end)
     }
 
@@ -312,7 +311,8 @@ impl End {
     /// The socket was closed: the name is free, nothing comes in any more. Returns whether
     /// something had not been received.
     pub fn release(self: &Arc<End>) -> bool {
-        ALL.lock().remove(&self.common.inode);
+        let listed = ALL.lock().remove(self.place.swap(usize::MAX, Relaxed));
+        drop(listed);
         self.shut(Shutdown {
             receive: true,
             send: true,

@@ -16,10 +16,7 @@ use abi::{
     raw::net::{AF_UNIX, sockaddr_un},
 };
 use fs::{Kind, Location, Walk, vnode::Make};
-use nucleus::{
-    random,
-    sync::{Rank, SpinLock},
-};
+use nucleus::{random, sync::Mutex};
 
 use super::end::End;
 use crate::{
@@ -85,10 +82,11 @@ enum Key {
     Abstract(u32, Box<[u8]>),
 }
 
-type Shard = SpinLock<BTreeMap<Key, Weak<End>>>;
+type Shard = Mutex<BTreeMap<Key, Weak<End>>>;
 
-/// All names that sockets have.
-static NAMES: [Shard; SHARDS] = [const { SpinLock::new(Rank::Leaf, BTreeMap::new()) }; SHARDS];
+/// All names that sockets have. The locks sleep: maps take memory as they grow.
+static NAMES: [Shard; SHARDS] =
+    [const { Mutex::new(crate::rank::SOCKET_NAMES, BTreeMap::new()) }; SHARDS];
 
 impl Key {
     fn of_node(node: &Location) -> Result<Key> {

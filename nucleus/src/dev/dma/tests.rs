@@ -267,7 +267,7 @@ fn the_audit_knows_what_devices_reach() {
         let index = frame.number() as u32;
         frame::release_held(index);
         assert_eq!(reached(), [Violation::Reachable { frame: index }]);
-        frame::hold(&frame);
+        frame::hold(&frame, false);
         assert_eq!(reached(), []);
         drop(transfer);
     });
@@ -309,6 +309,68 @@ fn waits_for_its_batch() {
     assert_eq!(frame::usage().data, before + 1, "reused too early");
     settle();
     assert_eq!(frame::usage().data, before);
+}
+
+/// A frame records that a device may read it: by a request, and then until the batch is
+/// invalidated. A device that only writes does not count.
+#[test]
+fn a_frame_records_that_devices_read_it() {
+    strict(records_readers);
+}
+
+fn records_readers() {
+    let (writer, reader) = (BusMaster::with_batch(BATCH), BusMaster::with_batch(BATCH));
+    let frame = Frame::alloc(Contents::Zeroed).unwrap();
+    let part = Part::whole(frame.clone());
+    let written = writer.give([&part].into_iter(), true);
+    assert!(written.write(0, &[1; PAGE_SIZE]));
+    drop(written);
+    assert!(!frame.may_be_read_by_devices());
+    let transfer = reader.give([&part].into_iter(), false);
+    drop(part);
+    let at = transfer.addresses().next().unwrap();
+    assert!(transfer.read(0, &mut [0; PAGE_SIZE]));
+    drop(transfer);
+    assert_eq!(frame.handles(), 1);
+    let reads = device_read(reader.place(), at, &mut [0]);
+    assert!(
+        !reads || frame.may_be_read_by_devices(),
+        "a device reads it still"
+    );
+    settle();
+    assert!(!frame.may_be_read_by_devices());
+    assert!(!device_read(reader.place(), at, &mut [0]));
+}
+
+/// Devices read and write the same frames while their last handles go: each frame is freed once.
+#[test]
+fn the_last_entry_of_several_devices_frees_a_frame() {
+    let like = Config {
+        iommu: Some(Policy::Strict),
+        ..Config::default()
+    };
+    on_machines_like("last entries", [2, 4], 1024, 40, like, || {
+        let before = frame::usage().data;
+        let together = Arc::new(Together::default());
+        for _ in 0..8 {
+            let frame = Frame::alloc(Contents::Zeroed).unwrap();
+            let part = Part::whole(frame);
+            for _ in 0..3 {
+                let part = part.clone();
+                together.spawn(move || {
+                    let device = BusMaster::with_batch(1);
+                    for _ in 0..3 {
+                        drop(device.give([&part].into_iter(), below(3) == 0));
+                    }
+                    drop(part);
+                    settle();
+                });
+            }
+        }
+        together.join();
+        wait_settled(true);
+        assert_eq!(frame::usage().data, before);
+    });
 }
 
 /// An allocation finds the frames of requests that are done, though no task has come to them yet.
@@ -540,7 +602,7 @@ fn mistakes_are_found() {
             "transfer.write",
         ),
     ];
-    let more: [(Mistake, Policy, fn(), &str); 2] = [
+    let more: [(Mistake, Policy, fn(), &str); 3] = [
         (
             Mistake::GenerationIgnored,
             strict,
@@ -548,6 +610,12 @@ fn mistakes_are_found() {
             "finds nothing",
         ),
         (Mistake::ShortageIgnoresPending, strict, shortage, " frames"),
+        (
+            Mistake::ReadersForgotten,
+            strict,
+            records_readers,
+            "reads it still",
+        ),
     ];
     for (mistake, policy, body, wanted) in cases.into_iter().chain(more) {
         let like = Config {

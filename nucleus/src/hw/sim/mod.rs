@@ -60,8 +60,8 @@ pub(crate) use oracle::{coherence_stamp, condemn, frame_freed, promise_all, prom
 pub use program::set_program;
 pub(crate) use program::{UserState, run as run_program};
 pub(crate) use tlb::{
-    MOST_TAGS, forget_predictions, invalidate_all, invalidate_page, invalidate_tagged,
-    load_program_space, load_space, plain_end, set_window, stay_in_space, tags, window,
+    MOST_TAGS, flat_end, forget_predictions, invalidate_all, invalidate_page, invalidate_tagged,
+    load_program_space, load_space, set_window, stay_in_space, tags, window,
 };
 pub(crate) use window::{
     WINDOW_ORDERED, WINDOW_PAGES, WINDOW_RING, WINDOW_RUN, WINDOW_SINGLE, each_kernel_page,

@@ -1,10 +1,10 @@
-//! The ways into the kernel and back out, in assembly: traps, `syscall`, [`enter_plain`] and
+//! The ways into the kernel and back out, in assembly: traps, `syscall`, [`enter_flat`] and
 //! [`enter_other`].
 //!
 //! While a program runs, the stack pointer in this CPU's task state is the address just past the
 //! `ss` field of the program's [`Registers`](crate::hw::registers::Registers): a trap or a system
 //! call pushes the program's registers straight into that structure, takes the kernel's stack
-//! pointer back from the CPU's own data, and returns from `enter_plain` or `enter_other` as if that
+//! pointer back from the CPU's own data, and returns from `enter_flat` or `enter_other` as if that
 //! had been a function. Traps from kernel code push the same frame onto the kernel stack they find.
 //!
 //! Three traps can come at an instant when the GS base or the stack is not the kernel's (double
@@ -393,7 +393,7 @@ syscall_leave_32:
     POP_CALLEE_SAVED
     ret
 
-    UNLESS_GUARDED enter_plain_registers, enter_plain_guarded
+    UNLESS_GUARDED enter_flat_registers, enter_flat_guarded
     LEAVE_KERNEL {entry_sp}
     UNLESS_SYSRET enter_by_iret
     POP_REST_FOR_SYSRET
@@ -487,8 +487,8 @@ guarded_syscall_entry_32:
     jmp syscall_leave_32
 
     .balign 16
-    .type enter_plain_guarded, @function
-enter_plain_guarded:
+    .type enter_flat_guarded, @function
+enter_flat_guarded:
     LEAVE_KERNEL {context_end}
     /* No indirect branch and no return follows. */
     CONTROL {program_controls}
@@ -609,7 +609,7 @@ unsafe extern "C" {
     fn guarded_syscall_entry();
     fn syscall_entry_32();
     fn guarded_syscall_entry_32();
-    fn enter_plain_registers(registers: *mut Registers) -> Exit;
+    fn enter_flat_registers(registers: *mut Registers) -> Exit;
     fn enter_other_registers(registers: *mut Registers) -> Exit;
 }
 
@@ -620,13 +620,13 @@ unsafe extern "C" {
 /// As of [`enter_other`]; the selectors are [`USER_CODE`] and [`USER_DATA`](super::gdt::USER_DATA),
 /// and `rip` is an address of the half that programs have.
 #[inline]
-pub unsafe fn enter_plain(registers: &mut Registers) -> Exit {
+pub unsafe fn enter_flat(registers: &mut Registers) -> Exit {
     debug_assert_eq!(core::ptr::from_mut(registers) as usize % 16, 8);
     // SAFETY: the caller's promise.
-    unsafe { enter_plain_registers(registers) }
+    unsafe { enter_flat_registers(registers) }
 }
 
-/// As [`enter_plain`] with any segments.
+/// As [`enter_flat`] with any segments.
 ///
 /// # Safety
 /// Interrupts are off; the current address space is the program's; the code and stack selectors

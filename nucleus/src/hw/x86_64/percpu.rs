@@ -68,13 +68,13 @@ pub struct PerCpu {
     reschedule: AtomicU32,
     /// The kernel stack pointer while a program runs.
     pub kernel_sp: AtomicUsize,
-    /// The `UserState` that is in this CPU's registers now, or 0; with [`SPECIAL`] and [`MOVED`].
+    /// The `UserState` that is in this CPU's registers now, or 0; with [`SEGMENTED`] and [`MOVED`].
     pub live: AtomicUsize,
     /// The [`Window`] of the program whose address space is loaded.
     window_base: AtomicUsize,
     window_end: AtomicUsize,
     /// Its end if its base is 0, else 0.
-    plain_end: AtomicUsize,
+    flat_end: AtomicUsize,
     /// The base of the window for which the descriptor table and the selectors were loaded.
     segments_base: AtomicUsize,
     /// The stamp of the local segments in this CPU's table, and how many these are.
@@ -82,7 +82,7 @@ pub struct PerCpu {
     pub local_used: AtomicUsize,
     /// The tables are those of 64-bit programs, and the window is no region: such a program can be
     /// entered without a look at them.
-    pub is_plain: AtomicBool,
+    pub is_flat: AtomicBool,
     /// How often the CPU has dropped all translations that are not global.
     flushes: AtomicU64,
     counters: [AtomicU64; MAX_COUNTERS],
@@ -157,11 +157,11 @@ impl PerCpu {
             live: AtomicUsize::new(0),
             window_base: AtomicUsize::new(0),
             window_end: AtomicUsize::new(0),
-            plain_end: AtomicUsize::new(0),
+            flat_end: AtomicUsize::new(0),
             segments_base: AtomicUsize::new(0),
             local_stamp: AtomicU64::new(0),
             local_used: AtomicUsize::new(0),
-            is_plain: AtomicBool::new(false),
+            is_flat: AtomicBool::new(false),
             flushes: AtomicU64::new(0),
             counters: [const { AtomicU64::new(0) }; MAX_COUNTERS],
         }
@@ -206,7 +206,7 @@ pub fn set_up(index: usize) {
     data.index.store(index as u32, Ordering::Relaxed);
     data.window_base.store(Window::ALL.base, Ordering::Relaxed);
     data.window_end.store(Window::ALL.end, Ordering::Relaxed);
-    data.plain_end.store(Window::ALL.end, Ordering::Relaxed);
+    data.flat_end.store(Window::ALL.end, Ordering::Relaxed);
     // SAFETY: the data lives as long as the kernel; programs' bases start at 0.
     unsafe {
         write_msr(msr::GS_BASE, address as u64);
@@ -236,9 +236,9 @@ pub fn set_cpu_count(count: usize) {
 /// In [`PerCpu::live`]: its segments are those of where its program was before.
 pub const MOVED: usize = 1;
 /// In [`PerCpu::live`]: its segments are not those that 64-bit programs have.
-pub const SPECIAL: usize = 2;
+pub const SEGMENTED: usize = 2;
 /// All that may stand in [`PerCpu::live`] beside the state.
-pub const MARKS: usize = MOVED | SPECIAL;
+pub const MARKS: usize = MOVED | SEGMENTED;
 
 /// Where the current task's program is. Its base, and the end that is read after it, may be those
 /// before and after a promotion: the sum is still in no other program's region, since this CPU has
@@ -254,8 +254,8 @@ pub fn window() -> Window {
 /// The end of the addresses of the current task's program if they are the linear ones, as they are
 /// but in a region; else 0.
 #[inline]
-pub fn plain_end() -> usize {
-    load!(plain_end, "{}")
+pub fn flat_end() -> usize {
+    load!(flat_end, "{}")
 }
 
 /// Sets where the program is whose address space this CPU has just loaded. Interrupts are off.
@@ -264,9 +264,9 @@ pub fn set_window(window: Window) {
     let this = this();
     this.window_base.store(window.base, Ordering::Relaxed);
     this.window_end.store(window.end, Ordering::Relaxed);
-    this.plain_end.store(window.plain_end(), Ordering::Relaxed);
+    this.flat_end.store(window.flat_end(), Ordering::Relaxed);
     if window.is_small() {
-        this.is_plain.store(false, Ordering::Relaxed);
+        this.is_flat.store(false, Ordering::Relaxed);
     }
     if window.base != this.segments_base.load(Ordering::Relaxed) {
         let live = this.live.load(Ordering::Relaxed);

@@ -7,12 +7,14 @@ use super::gdt::{self, KERNEL_CODE, USER_CODE, USER_CODE_32, USER_DATA};
 use super::user_state::UserState;
 use super::{irq, percpu};
 use crate::VirtAddr;
+use crate::addr::USER_END;
 use crate::counters::Counter;
 use crate::hw::registers::{Event, Registers};
 use crate::hw::{Window, segment, segment::WRITABLE};
 
 /// Bits of the addresses of the half that programs have.
 const USER_BITS: u32 = 47;
+const _: () = assert!(USER_END.0 >> USER_BITS == 0 && USER_END.0 >> (USER_BITS - 1) != 0);
 
 /// Prepares this CPU for `syscall`.
 pub fn enable_syscall() {
@@ -37,7 +39,7 @@ pub fn enable_syscall() {
 /// Whether registers that came from anywhere, their flags apart, are safe to enter a 64-bit program
 /// with: 64-bit code of the program's half, with the usual segments.
 #[inline]
-fn is_plain(regs: &Registers) -> bool {
+fn is_flat(regs: &Registers) -> bool {
     let segments = (u64::from(USER_CODE), u64::from(USER_DATA));
     (regs.cs, regs.ss) == segments && regs.rip >> USER_BITS == 0
 }
@@ -103,11 +105,11 @@ pub(crate) fn run(
         cpu::irqs_enable();
         return Event::Interrupt;
     }
-    let has_plain_segments = state.make_live([regs.fs_base, regs.gs_base]);
-    let exit = if has_plain_segments && is_plain(regs) {
+    let has_flat_segments = state.make_live([regs.fs_base, regs.gs_base]);
+    let exit = if has_flat_segments && is_flat(regs) {
         // SAFETY: interrupts are off, the registers are safe, and lie where `UserContext` puts
         // them; the scheduler loaded the task's address space.
-        unsafe { entry::enter_plain(regs) }
+        unsafe { entry::enter_flat(regs) }
     } else if let Err((vector, code)) = make_safe(regs) {
         cpu::irqs_enable();
         return Event::Exception {

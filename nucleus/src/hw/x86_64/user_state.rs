@@ -6,8 +6,8 @@
 //! CPU's registers hold; a state that is live on one CPU is current nowhere else.
 //!
 //! 64-bit programs in spaces of their own have the same segments, so that nothing is looked at
-//! between two of them. Any other state is *special*: it has a mark in `PerCpu::live`, and is
-//! loaded by `load_special`, as is the first that follows one.
+//! between two of them. Any other state is *segmented*: it has a mark in `PerCpu::live`, and is
+//! loaded by `load_segmented`, as is the first that follows one.
 
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
 use alloc::sync::Arc;
@@ -94,7 +94,7 @@ impl Inner {
     unsafe fn save_segments(this: NonNull<Inner>) {
         if percpu::segments_base() == 0 {
             // SAFETY: the caller's promise.
-            return unsafe { Inner::save_plain_segments(this) };
+            return unsafe { Inner::save_flat_segments(this) };
         }
         // SAFETY: the state exists, and nothing else uses it while it is live here.
         let inner = unsafe { &mut *this.as_ptr() };
@@ -108,7 +108,7 @@ impl Inner {
     /// # Safety
     /// As [`save_segments`](Inner::save_segments).
     #[inline(always)]
-    unsafe fn save_plain_segments(this: NonNull<Inner>) {
+    unsafe fn save_flat_segments(this: NonNull<Inner>) {
         // SAFETY: the state exists, and nothing else uses it while it is live here.
         let inner = unsafe { &mut *this.as_ptr() };
         inner.selectors = read_selectors();
@@ -134,7 +134,7 @@ impl Inner {
     /// # Safety
     /// As [`load_registers`](Inner::load_registers).
     #[inline(always)]
-    unsafe fn load_plain_segments(&self) {
+    unsafe fn load_flat_segments(&self) {
         gdt::set_tls(percpu::this(), &self.descriptors);
         let [fs, gs] = self.bases;
         // SAFETY: the caller's promise; the bases are canonical.
@@ -145,7 +145,7 @@ impl Inner {
         }
     }
 
-    /// As [`load_plain_segments`](Inner::load_plain_segments) for a program in a region.
+    /// As [`load_flat_segments`](Inner::load_flat_segments) for a program in a region.
     ///
     /// # Safety
     /// As [`load_registers`](Inner::load_registers).
@@ -197,13 +197,13 @@ fn base_of(selector: u16, inner: &Inner) -> Option<u64> {
 pub fn save_live() {
     let live = percpu::this().live.load(Ordering::Relaxed);
     if live & percpu::MARKS != 0 {
-        return save_special(live & !percpu::MARKS);
+        return save_segmented(live & !percpu::MARKS);
     }
     if let Some(inner) = NonNull::new(live as *mut Inner) {
         // SAFETY: `live` names a state that exists (its drop clears it) and is in the registers.
         unsafe {
             Inner::save_registers(inner);
-            Inner::save_plain_segments(inner);
+            Inner::save_flat_segments(inner);
         }
         percpu::this().live.store(0, Ordering::Relaxed);
     }
@@ -211,7 +211,7 @@ pub fn save_live() {
 
 /// As [`save_live`] of a state that is marked.
 #[inline(never)]
-fn save_special(live: usize) {
+fn save_segmented(live: usize) {
     if let Some(inner) = NonNull::new(live as *mut Inner) {
         // SAFETY: as in `save_live`.
         unsafe { Inner::save(inner) };
@@ -400,16 +400,16 @@ impl UserState {
     pub fn make_live(&mut self, wanted: [u64; 2]) -> bool {
         let this = self.inner.as_ptr() as usize;
         let cpu = percpu::this();
-        // Without a mark: see `load_special`.
+        // Without a mark: see `load_segmented`.
         if cpu.live.load(Ordering::Relaxed) != this {
-            if self.local_segments().is_some() || !cpu.is_plain.load(Ordering::Relaxed) {
-                return self.load_special(wanted);
+            if self.local_segments().is_some() || !cpu.is_flat.load(Ordering::Relaxed) {
+                return self.load_segmented(wanted);
             }
             save_live();
             // SAFETY: interrupts are off; the state is valid by construction.
             unsafe {
                 Inner::load_registers(self.inner);
-                self.inner.as_ref().load_plain_segments();
+                self.inner.as_ref().load_flat_segments();
             }
             // SAFETY: owned by `self`.
             mitigations::restrict_program(unsafe { self.inner.as_ref().restrictions });
@@ -423,21 +423,21 @@ impl UserState {
     /// before. What is live has a mark unless it is the state of a 64-bit program in a space of its
     /// own.
     #[inline(never)]
-    fn load_special(&mut self, wanted: [u64; 2]) -> bool {
+    fn load_segmented(&mut self, wanted: [u64; 2]) -> bool {
         let this = self.inner.as_ptr() as usize;
         let cpu = percpu::this();
         let live = cpu.live.load(Ordering::Relaxed);
-        if live == this | percpu::SPECIAL && !self.has_stale_segments() {
+        if live == this | percpu::SEGMENTED && !self.has_stale_segments() {
             self.set_bases(wanted);
             return false;
         }
         save_live();
         let window = percpu::window();
         let local = self.local_segments().map(|local| &**local);
-        let is_plain = local.is_none() && !window.is_small();
+        let is_flat = local.is_none() && !window.is_small();
         gdt::set_program(cpu, window, local);
         percpu::set_segments_base(window.base);
-        cpu.is_plain.store(is_plain, Ordering::Relaxed);
+        cpu.is_flat.store(is_flat, Ordering::Relaxed);
         // SAFETY: interrupts are off; the state is valid by construction.
         unsafe {
             Inner::load_registers(self.inner);
@@ -448,14 +448,14 @@ impl UserState {
                 if inner.local.is_some() {
                     inner.find_local_bases();
                 }
-                inner.load_plain_segments();
+                inner.load_flat_segments();
             }
             mitigations::restrict_program(inner.restrictions);
         }
-        let mark = if is_plain { 0 } else { percpu::SPECIAL };
+        let mark = if is_flat { 0 } else { percpu::SEGMENTED };
         cpu.live.store(this | mark, Ordering::Relaxed);
         self.set_bases(wanted);
-        is_plain
+        is_flat
     }
 
     /// Sets the bases that the kernel has changed. The state is live, and interrupts are off.

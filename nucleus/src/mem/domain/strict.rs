@@ -224,7 +224,7 @@ impl Strict {
             }
         };
         areas.lasting = Some((first, table, used + 1));
-        frame::hold(frame);
+        frame::hold(frame, reads);
         let at = frame::record::address(frame.index());
         table.put(used, Entry::page(at, reads, writes));
         areas.lasting_pages += 1;

@@ -7,7 +7,7 @@ use super::tables::{self, ENTRIES, Table};
 use super::*;
 use crate::PAGE_SHIFT;
 use crate::dma::{self, Addresses, Part};
-use crate::frame::{self, Contents, record::Type};
+use crate::frame::{self, Contents, DirectMap, record::Type};
 use crate::hw::iommu::Entry;
 use crate::hw::sim::{device_read, device_write, invalidations, iommu_reserved};
 use crate::sim::{Config, Together, below, on_machines_like};
@@ -223,8 +223,10 @@ fn blocks() {
     let (before, mapped) = (frame::usage().data, count());
     let mut old = Vec::new();
     for round in 0..300 {
-        // Machines whose direct map has not all memory have none.
-        let Ok(block) = Frame::alloc_block(below(4), Contents::Zeroed) else {
+        let order = below(4);
+        let Ok(block) = Frame::alloc_block(order, Contents::Zeroed) else {
+            assert!(order > 0, "no frame");
+            assert_ne!(frame::direct_map(), DirectMap::All, "no block");
             continue;
         };
         let (frames, size) = (block.frames(), block.size());

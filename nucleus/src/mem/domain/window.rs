@@ -196,7 +196,7 @@ impl Window {
 #[inline]
 fn put(words: &[AtomicU64], frame: &Frame, place: u32, reads: bool, writes: bool) {
     let writes = writes || Mistake::ReadOnlyIgnored.is_made();
-    frame::hold(frame);
+    frame::hold(frame, reads);
     let first = frame.index() + place;
     for (further, word) in (0..).zip(words) {
         debug_assert!(

@@ -16,17 +16,27 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use super::record::{Type, address, find, record};
 use super::{Frame, free};
 use crate::hw::machine;
+use crate::mem::mistake::Mistake;
 
 /// The frame has no handle any more.
 const LEFT: u32 = 1 << 31;
+/// A device may read the frame: some entry led to it for reads since there was none. Changes while
+/// a caller counts an entry of its own.
+const READ: u32 = 1 << 30;
+/// The entries.
+const COUNT: u32 = READ - 1;
 
 /// One entry more leads to the frame, or entries to pages of the block, of which the caller has a
-/// handle.
+/// handle. By it the device reads or not.
 #[inline]
-pub(crate) fn hold(frame: &Frame) {
+pub(crate) fn hold(frame: &Frame, reads: bool) {
     let index = frame.index();
-    let before = record(index).in_use.fetch_add(1, Relaxed);
-    if machine::CHECKS_REACH && before == 0 {
+    let held = &record(index).in_use;
+    let before = held.fetch_add(1, Relaxed);
+    if reads && before & READ == 0 && !Mistake::ReadersForgotten.is_made() {
+        held.fetch_or(READ, Relaxed);
+    }
+    if machine::CHECKS_REACH && before & COUNT == 0 {
         all(index).for_each(|index| machine::frame_opened(address(index)));
     }
 }
@@ -41,14 +51,20 @@ fn all(index: u32) -> Range<u32> {
 #[inline]
 pub(crate) fn release(index: u32) {
     let held = &record(index).in_use;
-    if machine::CHECKS_REACH && held.load(Relaxed) & !LEFT == 1 {
+    if machine::CHECKS_REACH && held.load(Relaxed) & COUNT == 1 {
         all(index).for_each(|index| machine::frame_closed(address(index)));
     }
     // Release, and acquire by the last: what the device did with the frame comes before it is free.
-    if held.fetch_sub(1, AcqRel) == LEFT + 1 {
-        end_use(index);
+    match held.fetch_sub(1, AcqRel) - 1 {
+        LEFT => end_use(index),
+        READ => end_reads(index, READ),
+        READ_AND_LEFT => end_reads(index, READ_AND_LEFT),
+        _ => {}
     }
 }
+
+/// No device reads the frame any more, and it has no handle.
+const READ_AND_LEFT: u32 = READ | LEFT;
 
 /// The frame's last handle is gone, and now the last entry, too.
 #[cold]
@@ -58,11 +74,36 @@ fn end_use(index: u32) {
     free(index);
 }
 
+/// The last entry is gone after some led to the frame for reads: `now` says whether the last handle
+/// is, too. Another entry may come and go meanwhile, and its end does the same: the one that clears
+/// [`READ`] frees the frame that was left.
+fn end_reads(index: u32, mut now: u32) {
+    let held = &record(index).in_use;
+    while matches!(now, READ | READ_AND_LEFT) {
+        machine::point();
+        match held.compare_exchange(now, 0, AcqRel, Acquire) {
+            Ok(READ) => return,
+            Ok(_) => return free(index),
+            Err(other) => now = other,
+        }
+    }
+}
+
+impl Frame {
+    /// Whether a device may read the bytes: by a request, or until the invalidation that a request
+    /// which is done waits for. Where this is false and there is one handle, no device reads what
+    /// is written from now on; one that writes only does not count. Devices that reach all memory
+    /// read any frame.
+    pub fn may_be_read_by_devices(&self) -> bool {
+        record(self.index()).in_use.load(Acquire) & READ != 0
+    }
+}
+
 /// Whether page `place` of the frame or block is one of data that an entry leads to.
 pub(crate) fn is_held_data(index: u32, place: u32) -> bool {
     find(index.into()).is_some_and(|record| {
         record.kind() == Type::Writable
-            && record.in_use.load(Acquire) & !LEFT > 0
+            && record.in_use.load(Acquire) & COUNT > 0
             && place >> record.order() == 0
     })
 }

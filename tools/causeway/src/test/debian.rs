@@ -34,7 +34,7 @@ struct System {
     architecture: Architecture,
     /// In pairs that take about the same time, since two guests run at once.
     batches: &'static [Batch],
-    /// The kernels that run them all: names for those with options, and the options.
+    /// The kernels that run them all.
     kernels: &'static [Kernel],
     /// Only with `--long`, or when a script of it is named.
     long: bool,
@@ -75,16 +75,29 @@ pub(super) fn folder_of_32_bits() -> Result<PathBuf> {
 /// Scripts that run in one boot, each in a folder of its own.
 type Batch = &'static [&'static str];
 
-/// What is said behind a group's name, and the options.
-type Kernel = (&'static str, &'static str);
+/// A kernel that runs scripts.
+struct Kernel {
+    /// Follows the group's name.
+    suffix: &'static str,
+    options: &'static str,
+}
 
 /// The kernel without options.
-const DEFAULT: &[Kernel] = &[("", "")];
+const DEFAULT: Kernel = Kernel {
+    suffix: "",
+    options: "",
+};
 /// 32-bit programs in address spaces of their own and in regions, where they print the same.
 const SPACES: &[Kernel] = &[
-    ("", ""),
-    (", regions of 64 MiB", "spaces=small region=64M"),
-    (", regions of 256 MiB", "spaces=small region=256M"),
+    DEFAULT,
+    Kernel {
+        suffix: ", regions of 64 MiB",
+        options: "spaces=small region=64M",
+    },
+    Kernel {
+        suffix: ", regions of 256 MiB",
+        options: "spaces=small region=256M",
+    },
 ];
 
 const SYSTEMS: &[System] = &[
@@ -100,7 +113,7 @@ const SYSTEMS: &[System] = &[
             &["git", "sqlite", "pysqlite"],
             &["redis", "nginx", "python", "archives"],
         ],
-        kernels: DEFAULT,
+        kernels: &[DEFAULT],
         long: false,
     },
     System {
@@ -123,7 +136,7 @@ const SYSTEMS: &[System] = &[
                    vim-tiny zip zsh zstd",
         architecture: Architecture::Amd64,
         batches: &[&["more"]],
-        kernels: DEFAULT,
+        kernels: &[DEFAULT],
         long: true,
     },
 ];
@@ -249,14 +262,14 @@ fn run_in(
         .flat_map(|kernel| batches.iter().map(move |batch| (kernel, batch)))
         .collect();
     for two in boots.chunks(2) {
-        let printed = side_by_side(two, |((_, options), batch)| {
-            boot(bench, linux.as_deref(), &archive, options, batch)
+        let printed = side_by_side(two, |(kernel, batch)| {
+            boot(bench, linux.as_deref(), &archive, kernel.options, batch)
         });
-        for (((kernel, _), batch), printed) in two.iter().zip(printed) {
+        for ((kernel, batch), printed) in two.iter().zip(printed) {
             if options.record {
                 write(&scripts, batch, &printed?)?;
             } else {
-                let group = format!("{}{kernel}", system.group());
+                let group = format!("{}{}", system.group(), kernel.suffix);
                 judge(report, &group, &scripts, batch, printed)?;
             }
         }

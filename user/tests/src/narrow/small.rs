@@ -247,18 +247,25 @@ fn maps() -> Outcome {
 
 fn is_private() -> Outcome {
     with_spaces("small", "64M", || {
-        // A set-id program, or one that its user may not read, has no neighbours.
+        // A program that its user may not read, or a set-id one, has no neighbours. Any other has.
         let path = "/tmp/small32.private";
         fs::copy(program()?, path)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o111))?;
-        let joins = count("joins")?;
-        let status = Command::new(path)
-            .args(["pingpong", "5"])
-            .uid(1001)
-            .gid(1001)
-            .status()?;
-        ensure!(status.success(), "{status:?}");
-        equal!(count("joins")?, joins);
+        for (mode, is_private) in [
+            (0o111, true),
+            (0o4755, true),
+            (0o2755, true),
+            (0o755, false),
+        ] {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+            let joins = count("joins")?;
+            let status = Command::new(path)
+                .args(["pingpong", "5"])
+                .uid(1001)
+                .gid(1001)
+                .status()?;
+            ensure!(status.success(), "{mode:o}: {status:?}");
+            equal!((mode, count("joins")? == joins), (mode, is_private));
+        }
         Ok(())
     })
 }

@@ -10,7 +10,7 @@
 //! be a nanosecond, costs the machine only as much as the program takes signals. A signal that is
 //! ignored is never taken: then the timer goes on after a tick at the earliest.
 
-mod due;
+mod expiry;
 mod list;
 mod processor;
 
@@ -20,8 +20,8 @@ use core::{sync::atomic::Ordering::Relaxed, time::Duration};
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::time;
 
-pub use due::{Punctual, WakeUp, clock_was_set, dropped, start, taken};
-use due::{dequeue, enqueue, new_generation};
+pub use expiry::{Punctual, WakeUp, clock_was_set, dropped, start, taken};
+use expiry::{dequeue, enqueue, new_generation};
 use list::Timer;
 pub use list::{Clock, Id, Notify, Setting, Timers};
 

@@ -9,7 +9,7 @@ use abi::raw::general as raw;
 use nucleus::time;
 
 use super::{
-    due::send,
+    expiry::send,
     list::{Clock, Id, Notify, TICK, Timers},
 };
 use crate::process::{

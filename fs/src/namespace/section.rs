@@ -1,4 +1,4 @@
-//! The part of a walk that counts no reference and takes no lock.
+//! The part of a walk in a read section, which counts no reference and takes no lock.
 //!
 //! In a [`ReadSection`] the directories on the way are borrowed, each from the entries of the one
 //! before, for as long as the section lasts: the writer that removes an entry waits for the
@@ -18,8 +18,10 @@ use crate::{
     vnode::{Name, topmost},
 };
 
-/// The most names in one section, which must be short: some microseconds.
+/// The most names, and mounts entered, in one section, which must be short: some microseconds.
 const STEPS: usize = 32;
+/// So many mounts on one mount take one such step to look through.
+const MOUNTS_PER_STEP: usize = 64;
 
 /// A vnode that a section has borrowed.
 #[derive(Clone, Copy)]
@@ -48,16 +50,19 @@ impl<'s> Seen<'s> {
 
 /// A position in a section.
 #[derive(Clone, Copy)]
-struct Ahead<'s> {
+struct Position<'s> {
     section: &'s ReadSection,
+    /// Steps that the section may still take.
+    steps: usize,
     mount: &'s Arc<Mount>,
     vnode: Seen<'s>,
 }
 
-impl<'s> Ahead<'s> {
+impl<'s> Position<'s> {
     /// Goes to a name, and to the root of what is mounted there; `None` if that needs more than a
     /// section, or fails.
-    fn enter(self, who: &Credentials, name: &[u8]) -> Option<Ahead<'s>> {
+    fn enter(mut self, who: &Credentials, name: &[u8]) -> Option<Position<'s>> {
+        self.take_steps(1)?;
         if matches!(name, b"." | b"..") {
             return None;
         }
@@ -67,14 +72,21 @@ impl<'s> Ahead<'s> {
         if !who.may_use(CAP_DAC_READ_SEARCH) {
             directory.access(who, EXECUTE).ok()?;
         }
-        let vnode = Seen::Peeked(child);
-        Ahead { vnode, ..self }.cross()
+        self.vnode = Seen::Peeked(child);
+        self.cross()
     }
 
-    fn cross(mut self) -> Option<Ahead<'s>> {
+    /// Counts steps; `None` if the section would be too long.
+    fn take_steps(&mut self, steps: usize) -> Option<()> {
+        self.steps = self.steps.checked_sub(steps)?;
+        Some(())
+    }
+
+    fn cross(mut self) -> Option<Position<'s>> {
         let is_covered = |vnode: &dyn Vnode| vnode.mount_point().is_some_and(|it| it.is_covered());
         while is_covered(self.vnode.vnode()) {
             let children = self.mount.children.peek(self.section)?;
+            self.take_steps(1 + children.len() / MOUNTS_PER_STEP)?;
             let Some(mount) = topmost(children, self.vnode.vnode()) else {
                 break;
             };
@@ -92,7 +104,7 @@ impl Walk<'_> {
     /// Those of [`resolve`](Walk::resolve), and of the file system.
     pub fn attributes(&self, path: &[u8], follow: bool) -> Result<Attributes> {
         let mut walker = Walker::new(self, path)?;
-        match walker.attributes_ahead(follow) {
+        match walker.attributes_in_section(follow) {
             Some(attributes) => attributes,
             None => walker.finish(follow)?.attributes(),
         }
@@ -101,7 +113,7 @@ impl Walk<'_> {
 
 impl Walker<'_> {
     /// Walks on to the directory of the last name, or as far as a section can.
-    pub(super) fn go_ahead(&mut self) {
+    pub(super) fn begin_in_section(&mut self) {
         let may_go = self.rules == 0 && self.stopped != Some(self.position);
         if may_go && matches!(self.component_at(self.position), Ok(Some(c)) if !c.last) {
             self.by_section(None);
@@ -109,7 +121,7 @@ impl Walker<'_> {
     }
 
     /// Walks to the end, if a section can, and else as far as it can.
-    pub(super) fn finish_ahead(&mut self, follow: bool) -> Option<Location> {
+    pub(super) fn finish_in_section(&mut self, follow: bool) -> Option<Location> {
         match self.rules {
             0 => self.by_section(Some(follow)),
             _ => None,
@@ -120,13 +132,13 @@ impl Walker<'_> {
     /// to end the walk. If that is not done, the walker is where it ended.
     fn by_section(&mut self, follow: Option<bool>) -> Option<Location> {
         let section = ReadSection::enter();
-        let (ahead, position, slash) = self.ahead(&section);
-        let end = follow.and_then(|follow| self.end_ahead(ahead, position, follow));
+        let (way, position, slash) = self.borrow_way(&section);
+        let end = follow.and_then(|follow| self.borrow_end(way, position, follow));
         let counted = end.and_then(|(c, end)| {
-            let (vnode, directory) = (end.vnode.vnode(), ahead.vnode.vnode());
+            let (vnode, directory) = (end.vnode.vnode(), way.vnode.vnode());
             let parent = match Name::is_known(vnode, directory, self.name(&c)) {
                 true => None,
-                false => Some(ahead.vnode.counted()?),
+                false => Some(way.vnode.counted()?),
             };
             let mount = end.mount.here_in(&section).ok_or_else(|| end.mount.clone());
             Some((c, mount, end.vnode.counted()?, parent))
@@ -142,10 +154,10 @@ impl Walker<'_> {
         }
         let mut stop = self.position;
         if position != stop
-            && let Some(vnode) = ahead.vnode.counted()
+            && let Some(vnode) = way.vnode.counted()
         {
-            let mount = ahead.mount;
-            let mount = (!mount.is(self.mount()))
+            let mount = way.mount;
+            let mount = (!mount.is_same_mount(self.mount()))
                 .then(|| mount.here_in(&section).unwrap_or_else(|| mount.clone()));
             drop(section);
             self.jump(mount, vnode, position, slash);
@@ -156,10 +168,10 @@ impl Walker<'_> {
     }
 
     /// Returns the attributes of the end, if a section can.
-    fn attributes_ahead(&mut self, follow: bool) -> Option<Result<Attributes>> {
+    fn attributes_in_section(&mut self, follow: bool) -> Option<Result<Attributes>> {
         let section = ReadSection::enter();
-        let (ahead, position, _) = self.ahead(&section);
-        let (_, end) = self.end_ahead(ahead, position, follow)?;
+        let (way, position, _) = self.borrow_way(&section);
+        let (_, end) = self.borrow_end(way, position, follow)?;
         match end.vnode {
             Seen::Peeked(vnode) => Some(vnode.attributes()),
             Seen::Counted(_) => None,
@@ -168,17 +180,15 @@ impl Walker<'_> {
 
     /// Returns how far a section can walk, short of the last name; the offset of the next name in
     /// the path, and whether a slash precedes it.
-    fn ahead<'s>(&'s self, section: &'s ReadSection) -> (Ahead<'s>, usize, bool) {
-        let mut at = Ahead {
+    fn borrow_way<'s>(&'s self, section: &'s ReadSection) -> (Position<'s>, usize, bool) {
+        let mut at = Position {
             section,
+            steps: STEPS,
             mount: self.mount(),
             vnode: Seen::Counted(self.vnode()),
         };
         let (mut position, mut slash) = (self.position, self.slash);
-        for _ in 0..STEPS {
-            let Ok(Some(c)) = self.component_at(position) else {
-                break;
-            };
+        while let Ok(Some(c)) = self.component_at(position) {
             if c.last {
                 break;
             }
@@ -195,12 +205,12 @@ impl Walker<'_> {
 
     /// Returns the last name, at `position`, and where it leads; `None` if that must be found by
     /// references.
-    fn end_ahead<'s>(
+    fn borrow_end<'s>(
         &self,
-        at: Ahead<'s>,
+        at: Position<'s>,
         position: usize,
         follow: bool,
-    ) -> Option<(Component, Ahead<'s>)> {
+    ) -> Option<(Component, Position<'s>)> {
         let c = self.component_at(position).ok()?.filter(|c| c.last)?;
         let end = at.enter(self.walk.who, self.name(&c))?;
         match end.vnode.vnode().kind() {
