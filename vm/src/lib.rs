@@ -41,12 +41,14 @@
 //! - Faults and queries read-lock the map, by per-CPU counts that share no cache line. Operations
 //!   that change entries or take rights away write-lock it and *flush before they unlock*: no
 //!   fault, new mapping or copy happens while a TLB holds an old translation of the map.
-//! - `MADV_DONTNEED` changes no entry, so for a few pages that no other amap shares it read-locks
-//!   the map, too. It removes their mappings, flushes and empties the slots with their chunk
-//!   locked, so the same holds for the pages of that chunk.
+//! - `MADV_DONTNEED` changes no entry. For anons in at most two chunks that no other amap shares,
+//!   it read-locks the map; with each chunk locked it removes the mappings, flushes, and empties
+//!   the slots. An entry without an amap has only pages of its object mapped, which faults find
+//!   again, and adding an amap takes the write lock: its mappings need no chunk's lock.
 //! - Two maps are locked together to pass entries between them only, the one at the lower address
 //!   first.
-//! - References to amaps, anons and objects are dropped without the map lock, after the flush.
+//! - References to amaps, anons and objects are dropped without the map lock, after the flush;
+//!   `MADV_DONTNEED` alone drops anons with it held.
 //! - Two chunks of one kind are never locked together, with one exception: a large page of shared
 //!   memory try-locks all the chunks of its span.
 //! - Page-in, [`Pager::page_in`] and waiting for memory happen with none of these locks held.

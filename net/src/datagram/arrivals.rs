@@ -84,12 +84,15 @@ pub(crate) fn receive_echo(table: &Mutex<SocketTable>, packet: &mut Received) {
 /// Shows a packet to the raw sockets of its protocol; `header` is that of IPv4. Returns whether
 /// there are any.
 pub(crate) fn show_raw(table: &Mutex<SocketTable>, packet: &Received, header: &[u8]) -> bool {
+    // Not of the headers that were copied, which long ones of IPv6 may fill.
+    let mut kind = [0];
+    packet.data.peek(0, &mut kind);
     let shown = Shown {
         from: packet.from,
         to: packet.to,
         protocol: packet.protocol,
         // An empty packet counts as one of type 0.
-        kind: Some(packet.headers.as_slice().first().copied().unwrap_or(0)),
+        kind: Some(kind[0]),
         interface: packet.interface,
     };
     let receivers = table.lock().packet_receivers(&shown);

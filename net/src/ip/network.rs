@@ -366,10 +366,16 @@ impl Network {
     pub fn put_address(&self, index: u32, address: Address) -> Result<()> {
         let interface = self.interface(index).ok_or(Errno::ENODEV)?;
         // There is room for it, so that nothing is half done.
-        self.own.reserve()?;
         drop(lock_with_room(&self.groups)?);
         let old = interface.put_address(address)?;
-        self.note_own(address.ip);
+        if let Err(error) = self.note_own(address.ip) {
+            // There is room for what it was.
+            match old {
+                Some(old) => drop(interface.put_address(old)),
+                None => drop(interface.remove_address(address.ip)),
+            }
+            return Err(error);
+        }
         if let Some(old) = old.filter(|old| old.prefix != address.prefix) {
             self.leave_network(&interface, &old);
         }
@@ -415,7 +421,8 @@ impl Network {
     pub fn remove_address(&self, index: u32, ip: IpAddr) -> Result<()> {
         let interface = self.interface(index).ok_or(Errno::ENODEV)?;
         let old = interface.remove_address(ip).ok_or(Errno::EADDRNOTAVAIL)?;
-        self.note_own(ip);
+        // Its removal takes no memory; another interface that has it keeps it in the list.
+        let _ = self.note_own(ip);
         if let Some(group) = solicited_group(&interface, ip) {
             self.leave(group, index);
         }
@@ -441,10 +448,13 @@ impl Network {
         }
     }
 
-    /// Notes whether an address is valid on any interface. There is room for one more.
-    fn note_own(&self, ip: IpAddr) {
+    /// Notes whether an address is valid on any interface.
+    ///
+    /// # Errors
+    /// `ENOMEM`, for one that is and was not.
+    fn note_own(&self, ip: IpAddr) -> Result<()> {
         let is_valid = self.interfaces().any(|it| it.has(ip));
-        self.own.note(ip, is_valid);
+        self.own.note(ip, is_valid)
     }
 
     /// Tells whether the address is one of this machine's.

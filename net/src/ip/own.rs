@@ -52,26 +52,24 @@ impl OwnAddresses {
         }
     }
 
-    /// Makes room for one more address.
+    /// Notes whether an address is valid.
     ///
     /// # Errors
-    /// `ENOMEM`.
-    pub(super) fn reserve(&self) -> Result<()> {
-        drop(lock_with_room(&self.list)?);
-        Ok(())
-    }
-
-    /// Notes whether an address is valid. There is room for one more.
-    pub(super) fn note(&self, ip: IpAddr, is_valid: bool) {
-        let mut list = self.list.lock();
+    /// `ENOMEM`, for one that is and was not.
+    pub(super) fn note(&self, ip: IpAddr, is_valid: bool) -> Result<()> {
+        let mut list = match is_valid {
+            true => lock_with_room(&self.list)?,
+            false => self.list.lock(),
+        };
         match list.iter().position(|other| *other == ip) {
             Some(at) if !is_valid => drop(list.swap_remove(at)),
-            None if is_valid && list.len() < list.capacity() => list.push(ip),
-            _ => return,
+            None if is_valid => list.push(ip),
+            _ => return Ok(()),
         }
         let bits = list.iter().fold(0, |bits, ip| bits | bit(*ip));
         self.bits.store(bits, Relaxed);
         self.recent.store(0, Relaxed);
+        Ok(())
     }
 
     /// Tells whether an address is valid, or of loopback.
@@ -129,8 +127,7 @@ mod tests {
             for _ in 0..500 {
                 let number = random.below(24);
                 let is_valid = random.below(2) == 1;
-                own.reserve().unwrap();
-                own.note(address(number), is_valid);
+                own.note(address(number), is_valid).unwrap();
                 match is_valid {
                     true => valid.insert(number),
                     false => valid.remove(&number),

@@ -1,5 +1,5 @@
-//! What grows under a spin lock takes its memory without it: the caller makes larger memory between
-//! two holds of the lock, moves what there is, and frees the old memory.
+//! Lists under spin locks that grow between two holds: the caller allocates without the lock, moves
+//! the items with it, and frees the old memory afterwards.
 
 use alloc::vec::Vec;
 

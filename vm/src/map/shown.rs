@@ -76,11 +76,19 @@ impl Map {
             drop(chunk.lock());
             true
         });
-        let space = self.space.read();
-        space.each_part_of(view, pages, start, &mut |_, part, va| {
-            let len = ((part.end - part.start) as usize) << PAGE_SHIFT;
-            self.pmap
-                .remove_pages(VirtRange::new(va, va + len), pending);
+        {
+            let space = self.space.read();
+            space.each_part_of(view, pages.clone(), start, &mut |_, part, va| {
+                let len = ((part.end - part.start) as usize) << PAGE_SHIFT;
+                self.pmap
+                    .remove_pages(VirtRange::new(va, va + len), pending);
+            });
+        }
+        // Whoever has removed one of these before, to evict the page, has flushed it once its chunk
+        // can be locked.
+        view.source().object().walk(&pages, &mut |_, chunk, _| {
+            drop(chunk.lock());
+            true
         });
     }
 }

@@ -114,7 +114,8 @@ impl Map {
         if range.len() <= DISCARDED_TOGETHER * SLOTS << PAGE_SHIFT {
             let space = self.space.read();
             check_discarded(&space, range, advice)?;
-            if space.overlapping(range).all(|it| it.may_discard(range)) {
+            let may = |it: &MapEntry| it.may_discard(range) && !self.has_shared_table(range);
+            if space.overlapping(range).all(may) {
                 for entry in space.overlapping(range) {
                     self.discard_part(entry, entry.range.intersect(range));
                 }
@@ -122,6 +123,12 @@ impl Map {
             }
         }
         self.discard_exclusively(range, advice)
+    }
+
+    /// Returns whether a fork has made a page table of `range`, which is two chunks at most, common:
+    /// without memory for a table of its own, a removal takes all its mappings away.
+    fn has_shared_table(&self, range: VirtRange) -> bool {
+        self.pmap.is_shared(range.start) || self.pmap.is_shared(range.end - 1)
     }
 
     /// Discards `range`, part of an entry that [allows](MapEntry::may_discard) it, with the map
@@ -345,11 +352,13 @@ fn check_discarded(space: &Space, range: VirtRange, advice: Advice) -> Result<()
 }
 
 impl MapEntry {
-    /// Returns whether the read lock suffices to discard `range` of this entry: it has only pages of
-    /// its object, or only anons, in few parts that no other amap shares.
+    /// Returns whether the read lock suffices to discard `range` of this entry: it has only anons, in
+    /// few parts that no other amap shares, or only pages of an object that it cannot write. Others
+    /// may take rights to a shared object's pages away, with this lock held: where they find no
+    /// mapping, no TLB may have one.
     fn may_discard(&self, range: VirtRange) -> bool {
         let Some(amap) = &self.amap else {
-            return true;
+            return !self.shared;
         };
         let keys = self.keys(self.range.intersect(range));
         self.object.is_none()

@@ -1,5 +1,5 @@
 //! Pipes on the simulated machine: what a pipe adds to the byte queue, whose own tests stand in
-//! `fbuf/tests/queue.rs`.
+//! `fbuf/tests/queue/main.rs`.
 
 use alloc::{boxed::Box, sync::Arc, vec, vec::Vec};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};

@@ -6,7 +6,7 @@ use core::time::Duration;
 use fbuf::{Aggregate, BytesSource};
 use nucleus::{
     frame,
-    sync::{Rank, SpinLock},
+    sync::{Rank, SpinLock, lock_when_roomy},
 };
 use vm::account::{Kind, Stock};
 
@@ -106,10 +106,28 @@ impl Queue {
             checksum: seen.checksum(),
             link: seen.link,
         };
-        let mut queue = self.0.lock();
-        if queue.packets.try_reserve(1).is_err() {
+        // As many packets as the socket's buffer has room for are moved at once.
+        let roomy = lock_when_roomy(
+            || self.0.lock(),
+            |queue| {
+                let len = queue.packets.len();
+                (len == queue.packets.capacity()).then(|| (2 * len).max(8))
+            },
+            |wanted| {
+                let mut larger = VecDeque::new();
+                larger.try_reserve_exact(wanted).map(|()| larger)
+            },
+            |queue, larger| {
+                if queue.packets.capacity() < larger.capacity() {
+                    larger.append(&mut queue.packets);
+                    core::mem::swap(&mut queue.packets, larger);
+                }
+                Ok(())
+            },
+        );
+        let Ok(mut queue) = roomy else {
             return false;
-        }
+        };
         queue.cost += cost;
         queue.frames += kept.data.slice_count();
         let frames = queue.frames;

@@ -7,8 +7,9 @@
 //! bytes: whether a page is copied before it is written, or lent, or evicted. For that decision a
 //! request is over when it is done, however long its addresses wait for the invalidation of their
 //! batch; with handles, every page that was read from a disk would be copied, or left by the
-//! pagedaemon, for that long. What must wait is only the frame's next life, so it is looked at only
-//! where the frame would become free.
+//! pagedaemon, for that long. What must wait is the frame's next life. So the count is examined
+//! where the frame would become free, and by drivers that use a frame again without freeing it
+//! ([`may_be_read_by_devices`](Frame::may_be_read_by_devices)).
 
 use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -20,9 +21,11 @@ use crate::mem::mistake::Mistake;
 
 /// The frame has no handle any more.
 const LEFT: u32 = 1 << 31;
-/// A device may read the frame: some entry led to it for reads since there was none. Changes while
-/// a caller counts an entry of its own.
+/// An entry has let a device read the frame since the count was last 0. Changes only while the
+/// caller's own entry is counted.
 const READ: u32 = 1 << 30;
+/// No device reads the frame any more, and it has no handle.
+const READ_AND_LEFT: u32 = READ | LEFT;
 /// The entries.
 const COUNT: u32 = READ - 1;
 
@@ -62,9 +65,6 @@ pub(crate) fn release(index: u32) {
         _ => {}
     }
 }
-
-/// No device reads the frame any more, and it has no handle.
-const READ_AND_LEFT: u32 = READ | LEFT;
 
 /// The frame's last handle is gone, and now the last entry, too.
 #[cold]
