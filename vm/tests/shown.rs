@@ -2,12 +2,15 @@
 
 mod support;
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::SeqCst},
+};
 
 use nucleus::Access;
-use nucleus::{PAGE_SIZE, Prot, counters::Counter, pmap::Pending};
-use support::{HERE, Worker, byte, map_zero, new_map, on_cpus, page, pages};
-use vm::{Anonymous, Backing, Map, MapRequest, Pager, Place, ShownPages};
+use nucleus::{PAGE_SIZE, Prot, counters::Counter, pmap::Pending, task};
+use support::{HERE, Tasks, Worker, byte, map_zero, new_map, on_cpus, page, pages};
+use vm::{Advice, Anonymous, Backing, Map, MapRequest, Pager, Place, ShownPages};
 
 const PAGES: usize = 100;
 
@@ -121,6 +124,54 @@ fn showing_costs_no_fault_and_no_invalidation() {
         assert_eq!(byte(&reader, page(3)), 0);
         show(&reader, &view, 3..4);
         assert_eq!(byte(&reader, page(3)), 4);
+        reader.tear_down();
+        writer.tear_down();
+    });
+}
+
+/// A thread that discards the view meanwhile leaves no other one a translation of a hidden page.
+#[test]
+fn what_is_hidden_while_it_is_discarded_is_not_read() {
+    /// As many as are discarded at once; the first ones, which are read, wait for the last ones.
+    const SHOWN: usize = 60;
+    const READ: usize = 3;
+    support::check("hidden amid discards", 0..60, on_cpus(3), || {
+        let (writer, reader, view) = both();
+        let workers = Worker::on_each(&reader, 2);
+        let tasks = Tasks::new();
+        let is_over = Arc::new(AtomicBool::new(false));
+        {
+            let (reader, is_over) = (reader.clone(), is_over.clone());
+            tasks.spawn(u64::MAX, move || {
+                while !is_over.load(SeqCst) {
+                    reader
+                        .advise(pages(0, SHOWN), Advice::DontNeed)
+                        .expect("all of it is mapped");
+                    task::yield_now();
+                }
+            });
+        }
+        for round in 0..10u8 {
+            let all = 0..SHOWN as u64;
+            show(&reader, &view, all.clone());
+            for i in 0..READ {
+                let value = 100 + round;
+                assert_eq!(writer.write(page(i), &[value]), 1);
+                for worker in &workers {
+                    assert_eq!(worker.read(page(i), 1), Some(vec![value]));
+                }
+            }
+            hide(&reader, &view, all);
+            for i in 0..READ {
+                assert_eq!(writer.write(page(i), &[200 + round]), 1);
+                for worker in &workers {
+                    assert_eq!(worker.read(page(i), 1), Some(vec![0]), "a hidden page");
+                }
+            }
+        }
+        is_over.store(true, SeqCst);
+        tasks.wait_until(0);
+        workers.into_iter().for_each(Worker::end);
         reader.tear_down();
         writer.tear_down();
     });
