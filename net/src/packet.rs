@@ -10,9 +10,9 @@ use nucleus::ephemeral;
 /// Bytes of headers: Ethernet, IPv6 with a fragment header, TCP with all options, less padding.
 const HEAD: usize = 128;
 
-/// Bytes that are copied of a packet that has arrived: Ethernet, IPv6 and a TCP header with 38 bytes
-/// of options; where headers are longer, those of the transport are copied again. An array of so
-/// many bytes is zeroed without a call.
+/// Bytes that are copied of a packet that has arrived: Ethernet, IPv6 and a TCP header with 38
+/// bytes of options; where headers are longer, those of the transport are copied again. An array of
+/// so many bytes is zeroed without a call.
 const HEADERS: usize = 14 + 40 + TRANSPORT;
 /// Bytes of them for the header above IP.
 pub const TRANSPORT: usize = 58;

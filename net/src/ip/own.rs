@@ -1,6 +1,7 @@
-//! Which addresses are this machine's. Nearly all packets come from another machine's address and go
-//! to one address here; both are decided without a lock, by a filter of bits and the address that was
-//! found last. A reader may miss a change that is being made, as if the packet had come before it.
+//! Which addresses are this machine's. Nearly all packets come from another machine's address and
+//! go to one address here; both are decided without a lock, by a filter of bits and the address
+//! that was found last. A reader may miss a change that is being made, as if the packet had come
+//! before it.
 
 use alloc::vec::Vec;
 use core::{

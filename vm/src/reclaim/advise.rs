@@ -10,9 +10,9 @@ use crate::map::{Advice, Inherit, LargeAdvice, Map, MapEntry, MapError, Space, p
 use crate::object::{Pager, PagerError};
 use crate::swap;
 
-/// Most parts of an amap that are discarded with the map read-locked; each costs a flush. Two chunks
-/// are 64 pages, as many frames as a [`Pending`] holds: beyond that, one flush for many pages is
-/// cheaper.
+/// Most parts of an amap that are discarded with the map read-locked; each costs a flush. Two
+/// chunks are 64 pages, as many frames as a [`Pending`] holds: beyond that, one flush for many
+/// pages is cheaper.
 const DISCARDED_TOGETHER: usize = 2;
 
 impl Map {
@@ -111,7 +111,7 @@ impl Map {
     /// Drops the anons of private mappings (`MADV_DONTNEED`).
     fn discard(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
         // A larger range of anons takes the write lock in any case.
-        if range.len() <= DISCARDED_TOGETHER * SLOTS << PAGE_SHIFT {
+        if range.len() <= (DISCARDED_TOGETHER * SLOTS) << PAGE_SHIFT {
             let space = self.space.read();
             check_discarded(&space, range, advice)?;
             let may = |it: &MapEntry| it.may_discard(range) && !self.has_shared_table(range);
@@ -125,8 +125,8 @@ impl Map {
         self.discard_exclusively(range, advice)
     }
 
-    /// Returns whether a fork has made a page table of `range`, which is two chunks at most, common:
-    /// without memory for a table of its own, a removal takes all its mappings away.
+    /// Returns whether a fork has made a page table of `range`, which is two chunks at most,
+    /// common: without memory for a table of its own, a removal takes all its mappings away.
     fn has_shared_table(&self, range: VirtRange) -> bool {
         self.pmap.is_shared(range.start) || self.pmap.is_shared(range.end - 1)
     }
@@ -352,10 +352,10 @@ fn check_discarded(space: &Space, range: VirtRange, advice: Advice) -> Result<()
 }
 
 impl MapEntry {
-    /// Returns whether the read lock suffices to discard `range` of this entry: it has only anons, in
-    /// few parts that no other amap shares, or only pages of an object that it cannot write. Others
-    /// may take rights to a shared object's pages away, with this lock held: where they find no
-    /// mapping, no TLB may have one.
+    /// Returns whether the read lock suffices to discard `range` of this entry: it has only anons,
+    /// in few parts that no other amap shares, or only pages of an object that it cannot write.
+    /// Others may take rights to a shared object's pages away, with this lock held: where they find
+    /// no mapping, no TLB may have one.
     fn may_discard(&self, range: VirtRange) -> bool {
         let Some(amap) = &self.amap else {
             return !self.shared;

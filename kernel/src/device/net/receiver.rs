@@ -236,8 +236,8 @@ impl Receiver {
         })
     }
 
-    /// Gives the device frames if it has three quarters of them or fewer, or `always`. Returns false
-    /// if memory is missing for some.
+    /// Gives the device frames if it has three quarters of them or fewer, or `always`. Returns
+    /// false if memory is missing for some.
     pub fn refill(&mut self, always: bool, above: &dyn Above) -> bool {
         if !always && self.lent > self.most / 4 * 3 {
             return true;
@@ -246,8 +246,8 @@ impl Receiver {
         while let Some(number) = self.next_idle() {
             let at = number as usize;
             let wanted = if at < self.long { LONGEST } else { 1 };
-            // Usually a small packet was copied out and every frame has stayed: the request is given
-            // again as it is.
+            // Usually a small packet was copied out and every frame has stayed: the request is
+            // given again as it is.
             let buffer = &self.buffers[at];
             let has_place = at < self.long && self.has_long_mtu;
             let has_stayed =

@@ -430,9 +430,9 @@ impl Queue {
         }
     }
 
-    /// Stores the numbers of requests that are done in `numbers`, in the device's order; returns how
-    /// many: fewer than there is room for only if there are no more, or the device has failed. Only
-    /// for a queue whose work is left to a task ([`defer`](Queue::defer)).
+    /// Stores the numbers of requests that are done in `numbers`, in the device's order; returns
+    /// how many: fewer than there is room for only if there are no more, or the device has failed.
+    /// Only for a queue whose work is left to a task ([`defer`](Queue::defer)).
     pub fn take_done(&self, numbers: &mut [u32]) -> usize {
         if !self.has_news() {
             return 0;
