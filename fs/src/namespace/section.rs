@@ -18,9 +18,9 @@ use crate::{
     vnode::{Name, topmost},
 };
 
-/// The most names, and mounts entered, in one section, which must be short: some microseconds.
+/// Names looked up and mounts crossed in one section, at most: it must last microseconds only.
 const STEPS: usize = 32;
-/// So many mounts on one mount take one such step to look through.
+/// Mounts searched at one mount point for the price of a step.
 const MOUNTS_PER_STEP: usize = 64;
 
 /// A vnode that a section has borrowed.
@@ -132,8 +132,8 @@ impl Walker<'_> {
     /// to end the walk. If that is not done, the walker is where it ended.
     fn by_section(&mut self, follow: Option<bool>) -> Option<Location> {
         let section = ReadSection::enter();
-        let (way, position, slash) = self.borrow_way(&section);
-        let end = follow.and_then(|follow| self.borrow_end(way, position, follow));
+        let (way, offset, slash) = self.borrow_way(&section);
+        let end = follow.and_then(|follow| self.borrow_end(way, offset, follow));
         let counted = end.and_then(|(c, end)| {
             let (vnode, directory) = (end.vnode.vnode(), way.vnode.vnode());
             let parent = match Name::is_known(vnode, directory, self.name(&c)) {
@@ -153,15 +153,15 @@ impl Walker<'_> {
             });
         }
         let mut stop = self.position;
-        if position != stop
+        if offset != stop
             && let Some(vnode) = way.vnode.counted()
         {
             let mount = way.mount;
             let mount = (!mount.is_same_mount(self.mount()))
                 .then(|| mount.here_in(&section).unwrap_or_else(|| mount.clone()));
             drop(section);
-            self.jump(mount, vnode, position, slash);
-            stop = position;
+            self.jump(mount, vnode, offset, slash);
+            stop = offset;
         }
         self.stopped = Some(stop);
         None
@@ -170,8 +170,8 @@ impl Walker<'_> {
     /// Returns the attributes of the end, if a section can.
     fn attributes_in_section(&mut self, follow: bool) -> Option<Result<Attributes>> {
         let section = ReadSection::enter();
-        let (way, position, _) = self.borrow_way(&section);
-        let (_, end) = self.borrow_end(way, position, follow)?;
+        let (way, offset, _) = self.borrow_way(&section);
+        let (_, end) = self.borrow_end(way, offset, follow)?;
         match end.vnode {
             Seen::Peeked(vnode) => Some(vnode.attributes()),
             Seen::Counted(_) => None,
@@ -187,8 +187,8 @@ impl Walker<'_> {
             mount: self.mount(),
             vnode: Seen::Counted(self.vnode()),
         };
-        let (mut position, mut slash) = (self.position, self.slash);
-        while let Ok(Some(c)) = self.component_at(position) {
+        let (mut offset, mut slash) = (self.position, self.slash);
+        while let Ok(Some(c)) = self.component_at(offset) {
             if c.last {
                 break;
             }
@@ -198,20 +198,20 @@ impl Walker<'_> {
             if next.vnode.vnode().kind() == Kind::Link {
                 break;
             }
-            (at, position, slash) = (next, c.next, true);
+            (at, offset, slash) = (next, c.next, true);
         }
-        (at, position, slash)
+        (at, offset, slash)
     }
 
-    /// Returns the last name, at `position`, and where it leads; `None` if that must be found by
+    /// Returns the last name, at `offset`, and where it leads; `None` if that must be found by
     /// references.
     fn borrow_end<'s>(
         &self,
         at: Position<'s>,
-        position: usize,
+        offset: usize,
         follow: bool,
     ) -> Option<(Component, Position<'s>)> {
-        let c = self.component_at(position).ok()?.filter(|c| c.last)?;
+        let c = self.component_at(offset).ok()?.filter(|c| c.last)?;
         let end = at.enter(self.walk.who, self.name(&c))?;
         match end.vnode.vnode().kind() {
             Kind::Directory => {}

@@ -344,7 +344,7 @@ impl Namespace {
                 false => Err(Errno::EBUSY),
             };
             if let Err(error) = retired {
-                mount.count_by_cpu_again(references);
+                mount.resume_counting_by_cpu(references);
                 attach(&over, mount)?;
                 return Err(error);
             }

@@ -277,7 +277,7 @@ impl Mounted {
     }
 
     /// Undoes [`gather`](Mounted::gather).
-    pub(crate) fn count_by_cpu_again(&self, gathered: Gathered) {
+    pub(crate) fn resume_counting_by_cpu(&self, gathered: Gathered) {
         *self.by_cpu.write() = Some(gathered.0);
     }
 

@@ -95,7 +95,7 @@ impl Window {
 
     /// The end if the program's addresses are the linear ones, else 0.
     #[inline]
-    pub(crate) fn flat_end(self) -> usize {
+    pub(crate) fn linear_end(self) -> usize {
         match self.base {
             0 => self.end,
             _ => 0,

@@ -136,9 +136,6 @@ pub(crate) fn reset() {
 
 impl Mistake {
     /// Makes it from now on, on this machine.
-    ///
-    /// # Panics
-    /// In kernels that users get.
     #[cfg(any(test, debug_assertions))]
     pub fn make(self) {
         MADE.store(self as u8, Ordering::Relaxed);
@@ -158,7 +155,10 @@ impl Mistake {
         false
     }
 
-    /// As above.
+    /// Kernels that users get make none.
+    ///
+    /// # Panics
+    /// Always.
     #[cfg(not(any(test, debug_assertions)))]
     pub fn make(self) {
         panic!("{self:?}: this kernel makes no mistakes");

@@ -64,9 +64,9 @@ impl<T> BiasedRwLock<T> {
         Some(unsafe { &*self.lock.guarded().pointer() })
     }
 
-    /// Calls `f` with the value, in a read section or with the lock taken by a counted reader. `f`
-    /// does not sleep or enter a section. The caller may sleep, and the lock order is checked, as
-    /// for [`read`](Self::read): without bias this is one.
+    /// Calls `f` with the value, in a read section, or without bias as a [reader](Self::read). `f`
+    /// does not sleep or enter a section. The lock order and the right to sleep are checked as for
+    /// `read`.
     #[inline]
     #[track_caller]
     pub fn read_with<R>(&self, f: impl FnOnce(&T) -> R) -> R {

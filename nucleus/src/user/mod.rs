@@ -81,16 +81,16 @@ struct Linear {
 /// Whether a range is a program's, and its addresses are the linear ones, as they are but in a
 /// region.
 #[inline]
-fn is_flat(at: VirtAddr, len: usize) -> bool {
+fn is_linear(at: VirtAddr, len: usize) -> bool {
     let last = at.0.checked_add(len);
-    last.is_some_and(|last| last <= machine::flat_end())
+    last.is_some_and(|last| last <= machine::linear_end())
 }
 
 impl Linear {
     /// Refuses what lies, or reaches, outside a program's part of the address space.
     #[inline]
     fn of(at: VirtAddr, len: usize) -> Result<Linear, BadAddress> {
-        match is_flat(at, len) {
+        match is_linear(at, len) {
             true => Ok(Linear { at, base: 0 }),
             false => Linear::segmented(at, len),
         }
@@ -122,7 +122,7 @@ impl Linear {
 /// `to` is valid for writing `len` bytes.
 #[inline]
 unsafe fn copy_in_raw(to: *mut u8, from: VirtAddr, len: usize) -> Result<(), BadAddress> {
-    if !is_flat(from, len) {
+    if !is_linear(from, len) {
         // SAFETY: the caller's promise.
         return unsafe { copy_in_segmented(to, from, len) };
     }
@@ -161,7 +161,7 @@ unsafe fn copy_in_segmented(to: *mut u8, from: VirtAddr, len: usize) -> Result<(
 /// `from` is valid for reading `len` bytes.
 #[inline]
 unsafe fn copy_out_raw(to: VirtAddr, from: *const u8, len: usize) -> Result<(), BadAddress> {
-    if !is_flat(to, len) {
+    if !is_linear(to, len) {
         // SAFETY: the caller's promise.
         return unsafe { copy_out_segmented(to, from, len) };
     }
@@ -455,7 +455,7 @@ fn access_word<T>(
     if !at.0.is_multiple_of(4) {
         return Err(BadAddress);
     }
-    match is_flat(at, 4) {
+    match is_linear(at, 4) {
         true => access(at).map_err(|()| BadAddress),
         false => access_segmented_word(at, access),
     }

@@ -205,9 +205,8 @@ fn close_range(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn dup(call: &mut Call<'_>) -> Result<usize> {
-    let open = call.files().get(call.int(0))?;
-    let limit = call.descriptor_limit();
-    call.may_take_memory(|| call.files().install(open.clone(), false, limit))
+    let (fd, limit) = (call.int(0), call.descriptor_limit());
+    call.may_take_memory(|| call.files().dup(fd, limit))
 }
 
 fn dup2(call: &mut Call<'_>) -> Result<usize> {

@@ -99,13 +99,14 @@ pub fn named(call: &Call<'_>, n: usize) -> Result<Location> {
 
 /// What the arguments of a `*at` call name.
 enum Named {
+    /// A path to walk.
     Path(Vec<u8>),
     /// By `AT_EMPTY_PATH`: the working directory, or the file of a descriptor.
     Cwd,
     File(Arc<OpenFile>),
 }
 
-/// Reads what [`target`] finds.
+/// Reads the path, and looks up the file that `AT_EMPTY_PATH` means; walks no path.
 ///
 /// # Errors
 /// Those of [`read`], and `EBADF`.

@@ -158,6 +158,14 @@ impl Slots {
         bits[fd / 64] & (1 << (fd % 64)) != 0
     }
 
+    /// Takes a free descriptor.
+    fn take(&mut self, fd: usize) {
+        Slots::set(&mut self.used, fd, true);
+        if fd == self.lowest {
+            self.lowest = fd + 1;
+        }
+    }
+
     fn release(&mut self, fd: usize) -> Option<Arc<OpenFile>> {
         Slots::set(&mut self.used, fd, false);
         Slots::set(&mut self.close_on_exec, fd, false);
@@ -394,10 +402,7 @@ impl FileTable {
                 return Err(Errno::EMFILE);
             }
             if fd < slots.files.len() {
-                Slots::set(&mut slots.used, fd, true);
-                if fd == slots.lowest {
-                    slots.lowest = fd + 1;
-                }
+                slots.take(fd);
                 return Ok(Reservation { table: self, fd });
             }
             drop(slots);
@@ -411,6 +416,28 @@ impl FileTable {
     /// `EMFILE`, `ENOMEM`.
     pub fn install(&self, open: Arc<OpenFile>, close_on_exec: bool, limit: u64) -> Result<usize> {
         Ok(self.reserve(0, limit)?.install(open, close_on_exec))
+    }
+
+    /// Makes the lowest free descriptor below `limit` refer to the open file of `fd` (`dup`). Where
+    /// the table has room and the descriptor is covered, its lock is taken once.
+    ///
+    /// # Errors
+    /// `EBADF`, `EMFILE`, `ENOMEM`.
+    pub fn dup(&self, fd: i32, limit: u64) -> Result<usize> {
+        let open = {
+            let mut slots = self.change();
+            let from = slots.check(fd)?;
+            let to = slots.free(0);
+            let end = slots.files.len().min(self.covered.load(Relaxed));
+            if to < end && (to as u64) < limit {
+                slots.take(to);
+                slots.files[to] = slots.files[from].clone();
+                Slots::set(&mut slots.close_on_exec, to, false);
+                return Ok(to);
+            }
+            slots.files[from].clone()
+        };
+        self.install(open.ok_or(Errno::EBADF)?, false, limit)
     }
 
     /// Makes `fd` refer to `open`, and closes its former file (`dup2`).

@@ -54,6 +54,13 @@ fn a_table_agrees_with_a_map() {
         for seed in 1..40u64 {
             let mut random = Random::new(seed);
             let mut tables = vec![(FileTable::new(), BTreeMap::new())];
+            if seed % 2 == 0 {
+                // Its first descriptors are charged, as those of a process are.
+                let (table, _) = &tables[0];
+                table.replace(63, open(0), false, 64).unwrap();
+                table.charge_to(&Account::of_user(70_101));
+                table.close(63).unwrap();
+            }
             let limit = 200;
             for step in 0..400u64 {
                 let count = tables.len();
@@ -64,7 +71,19 @@ fn a_table_agrees_with_a_map() {
                 let fd = random.below(220);
                 let lowest =
                     |model: &BTreeMap<usize, _>, min| (min..).find(|fd| !model.contains_key(fd));
-                match random.below(10) {
+                match random.below(12) {
+                    10.. => {
+                        let expected = match (model.get(&fd), lowest(model, 0).unwrap()) {
+                            (None, _) => Err(Errno::EBADF),
+                            (Some(_), to) if to as u64 >= limit => Err(Errno::EMFILE),
+                            (Some((file, _)), to) => Ok((to, file.clone())),
+                        };
+                        let done = table.dup(fd as i32, limit);
+                        assert_eq!(done, expected.as_ref().map(|it| it.0).map_err(|it| *it));
+                        if let Ok((to, file)) = expected {
+                            model.insert(to, (file, false));
+                        }
+                    }
                     0..4 => {
                         let min = if random.below(3) == 0 { fd } else { 0 };
                         let file = open(step);

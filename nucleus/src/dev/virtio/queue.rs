@@ -317,7 +317,8 @@ impl Queue {
             .request
             .as_ref()
             .is_some_and(|it| Arc::ptr_eq(it, request));
-        let is_filled = is_same && parts.table == Some(number);
+        let place = (core::ptr::from_ref(self).addr(), number);
+        let is_filled = is_same && parts.table == Some(place);
         let count = match memory.window.as_deref() {
             // The table still says where the parts are.
             None if is_filled => parts.count,
@@ -338,7 +339,7 @@ impl Queue {
         };
         state.free.pop();
         slot.busy = true;
-        (parts.table, parts.count) = (Some(number), count);
+        (parts.table, parts.count) = (Some(place), count);
         request.begin(&parts);
         let before = match is_same {
             true => None,

@@ -27,8 +27,9 @@ pub(super) struct Parts {
     pub list: Vec<Part>,
     /// How many of them the device reads; it writes the others.
     pub readable: usize,
-    /// The slot whose table was filled with them last, if any, and its descriptors.
-    pub table: Option<u16>,
+    /// The queue, by its address, and the slot whose table was filled with them last, if any, and
+    /// its descriptors.
+    pub table: Option<(usize, u16)>,
     pub count: usize,
 }
 

@@ -203,8 +203,8 @@ pub(crate) fn window() -> Window {
 }
 
 /// The end of the addresses of the program that this CPU runs if they are the linear ones, else 0.
-pub(crate) fn flat_end() -> usize {
-    window().flat_end()
+pub(crate) fn linear_end() -> usize {
+    window().linear_end()
 }
 
 /// The machine predicts nothing, and counts how often it is told to forget that.

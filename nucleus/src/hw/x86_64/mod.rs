@@ -73,7 +73,7 @@ pub(crate) use mitigations::restrictions;
 pub use mitigations::{bugs, choice_of, vulnerabilities};
 pub(crate) use mitigations::{choice, forget_predictions};
 pub(crate) use percpu::{
-    MAX_COUNTERS, MAX_CPUS, counter_add, counter_read, cpu, cpu_count, flat_end, preempt,
+    MAX_COUNTERS, MAX_CPUS, counter_add, counter_read, cpu, cpu_count, linear_end, preempt,
     preempt_count, preempt_disable, preempt_enable, reschedule_wanted, set_reschedule,
     set_task_pointer, set_window, task_pointer, window,
 };

@@ -74,7 +74,7 @@ pub struct PerCpu {
     window_base: AtomicUsize,
     window_end: AtomicUsize,
     /// Its end if its base is 0, else 0.
-    flat_end: AtomicUsize,
+    linear_end: AtomicUsize,
     /// The base of the window for which the descriptor table and the selectors were loaded.
     segments_base: AtomicUsize,
     /// The stamp of the local segments in this CPU's table, and how many these are.
@@ -157,7 +157,7 @@ impl PerCpu {
             live: AtomicUsize::new(0),
             window_base: AtomicUsize::new(0),
             window_end: AtomicUsize::new(0),
-            flat_end: AtomicUsize::new(0),
+            linear_end: AtomicUsize::new(0),
             segments_base: AtomicUsize::new(0),
             local_stamp: AtomicU64::new(0),
             local_used: AtomicUsize::new(0),
@@ -206,7 +206,7 @@ pub fn set_up(index: usize) {
     data.index.store(index as u32, Ordering::Relaxed);
     data.window_base.store(Window::ALL.base, Ordering::Relaxed);
     data.window_end.store(Window::ALL.end, Ordering::Relaxed);
-    data.flat_end.store(Window::ALL.end, Ordering::Relaxed);
+    data.linear_end.store(Window::ALL.end, Ordering::Relaxed);
     // SAFETY: the data lives as long as the kernel; programs' bases start at 0.
     unsafe {
         write_msr(msr::GS_BASE, address as u64);
@@ -254,8 +254,8 @@ pub fn window() -> Window {
 /// The end of the addresses of the current task's program if they are the linear ones, as they are
 /// but in a region; else 0.
 #[inline]
-pub fn flat_end() -> usize {
-    load!(flat_end, "{}")
+pub fn linear_end() -> usize {
+    load!(linear_end, "{}")
 }
 
 /// Sets where the program is whose address space this CPU has just loaded. Interrupts are off.
@@ -264,7 +264,7 @@ pub fn set_window(window: Window) {
     let this = this();
     this.window_base.store(window.base, Ordering::Relaxed);
     this.window_end.store(window.end, Ordering::Relaxed);
-    this.flat_end.store(window.flat_end(), Ordering::Relaxed);
+    this.linear_end.store(window.linear_end(), Ordering::Relaxed);
     if window.is_small() {
         this.is_flat.store(false, Ordering::Relaxed);
     }

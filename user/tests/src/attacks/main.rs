@@ -38,8 +38,9 @@ macro_rules! attacks_of {
 
 /// The user that attacks, and its group.
 pub const USER: u32 = 1000;
-/// The time of an attack beside that in which it attacks: its start and its end.
-const GRACE: Duration = Duration::from_secs(30);
+/// The time of an attack beside that in which it attacks: its start and its end, on a host whose
+/// processors several guests share.
+const GRACE: Duration = Duration::from_secs(60);
 /// The memory in KiB that an attack may leave in caches, without what its end leaves of the
 /// kernel's heap ([`Memory::in_slabs`]): 2 MiB of stacks, 1 MiB of page tables, and tables that
 /// have grown.

@@ -261,6 +261,7 @@ fn readiness() -> Outcome {
             line.hear()?;
             let message = path.receive()?;
             path.free(message.id)?;
+            line.tell()?;
         }
         line.hear()
     })?;
@@ -268,11 +269,14 @@ fn readiness() -> Outcome {
     equal!(poll_for(&path, POLLPRI, 0)?, 0);
     receiver.line.tell()?;
     equal!(poll_for(&path, POLLPRI, -1)?, POLLPRI);
+    // They are many before all pages are free.
+    receiver.line.hear()?;
     equal!(path.notices()?.len(), 1);
     equal!(poll_for(&path, POLLPRI, 0)?, 0);
     path.send(chunk)?;
     receiver.line.tell()?;
     equal!(poll_for(&path, POLLPRI, -1)?, POLLPRI);
+    receiver.line.hear()?;
     // They are withdrawn when the pages are sent again.
     equal!(path.send(chunk)?.1, 300);
     equal!(path.notices()?.len(), 0);
