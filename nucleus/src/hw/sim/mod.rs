@@ -60,7 +60,7 @@ pub(crate) use oracle::{coherence_stamp, condemn, frame_freed, promise_all, prom
 pub use program::set_program;
 pub(crate) use program::{UserState, run as run_program};
 pub(crate) use tlb::{
-    MOST_TAGS, linear_end, forget_predictions, invalidate_all, invalidate_page, invalidate_tagged,
+    MOST_TAGS, forget_predictions, invalidate_all, invalidate_page, invalidate_tagged, linear_end,
     load_program_space, load_space, set_window, stay_in_space, tags, window,
 };
 pub(crate) use window::{

@@ -264,7 +264,8 @@ pub fn set_window(window: Window) {
     let this = this();
     this.window_base.store(window.base, Ordering::Relaxed);
     this.window_end.store(window.end, Ordering::Relaxed);
-    this.linear_end.store(window.linear_end(), Ordering::Relaxed);
+    this.linear_end
+        .store(window.linear_end(), Ordering::Relaxed);
     if window.is_small() {
         this.is_flat.store(false, Ordering::Relaxed);
     }
