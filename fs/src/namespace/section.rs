@@ -77,6 +77,7 @@ impl<'s> Position<'s> {
     }
 
     /// Counts steps; `None` if the section would be too long.
+    #[inline]
     fn take_steps(&mut self, steps: usize) -> Option<()> {
         self.steps = self.steps.checked_sub(steps)?;
         Some(())

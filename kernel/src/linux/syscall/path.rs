@@ -110,6 +110,7 @@ enum Named {
 ///
 /// # Errors
 /// Those of [`read`], and `EBADF`.
+#[inline(always)]
 fn read_named(call: &Call<'_>, dirfd: i32, path: VirtAddr, flags: u32) -> Result<Named> {
     let path = read(path)?;
     Ok(match path.is_empty() && flags & raw::AT_EMPTY_PATH != 0 {
