@@ -43,8 +43,10 @@
 //!   fault, new mapping or copy happens while a TLB holds an old translation of the map.
 //! - `MADV_DONTNEED` changes no entry. For anons in at most two chunks that no other amap shares,
 //!   it read-locks the map; with each chunk locked it removes the mappings, flushes, and empties
-//!   the slots. An entry without an amap has only pages of its object mapped, which faults find
-//!   again, and adding an amap takes the write lock: its mappings need no chunk's lock.
+//!   the slots. A private entry without an amap has only pages of its object mapped, read-only,
+//!   which faults find again, and adding an amap takes the write lock: its mappings need no
+//!   chunk's lock. Shared mappings, more pages, and page tables that a fork shares take the write
+//!   lock: code that narrows rights under the read lock relies on absent entries being flushed.
 //! - Two maps are locked together to pass entries between them only, the one at the lower address
 //!   first.
 //! - References to amaps, anons and objects are dropped without the map lock, after the flush;

@@ -94,7 +94,7 @@ impl Received {
     }
 }
 
-/// What a header says besides what a [`Received`] has of it.
+/// The fields of a header that [`Received`] does not have.
 struct Header {
     /// Bytes of it, and of the whole packet.
     len: usize,
@@ -288,8 +288,8 @@ impl Network {
         upper.is_some_and(|upper| upper.show(packet, &bytes[..n]))
     }
 
-    /// Adds a fragment to those of its packet; returns what the whole packet has behind its header
-    /// if this was the last one to come.
+    /// Adds a fragment to those of its packet; returns the payload of the whole packet if this was
+    /// the last fragment to arrive.
     fn reassemble(&self, packet: &mut Received, part: &Part) -> Option<Aggregate> {
         Counter::ip_fragments_received.add(1);
         let fragment = Fragment {
@@ -419,7 +419,7 @@ impl Network {
         let _ = self.send(&route, sending, head, data, 0);
     }
 
-    /// Takes a message of ARP, with what pads it.
+    /// Takes a message of ARP, padding included.
     fn receive_arp(&self, interface: &Interface, bytes: &[u8]) {
         let Some(message) = bytes.first_chunk::<{ ethernet::ARP_LEN }>() else {
             return;

@@ -285,7 +285,7 @@ impl Interface {
         }
     }
 
-    /// Shows those that see all packets one that has arrived.
+    /// Shows a packet that has arrived to the taps.
     #[inline]
     pub(super) fn show_received(&self, data: &Aggregate, checksum: Checksum) {
         if self.taps.are_there() {

@@ -369,7 +369,7 @@ impl Network {
         drop(lock_with_room(&self.groups)?);
         let old = interface.put_address(address)?;
         if let Err(error) = self.note_own(address.ip) {
-            // There is room for what it was.
+            // Restoring the old address takes no memory.
             match old {
                 Some(old) => drop(interface.put_address(old)),
                 None => drop(interface.remove_address(address.ip)),

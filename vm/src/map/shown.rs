@@ -84,8 +84,8 @@ impl Map {
                     .remove_pages(VirtRange::new(va, va + len), pending);
             });
         }
-        // Whoever has removed one of these before, to evict the page, has flushed it once its chunk
-        // can be locked.
+        // An eviction that removed one of these mappings before has flushed it once its chunk can
+        // be locked.
         view.source().object().walk(&pages, &mut |_, chunk, _| {
             drop(chunk.lock());
             true

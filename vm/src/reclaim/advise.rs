@@ -353,9 +353,9 @@ fn check_discarded(space: &Space, range: VirtRange, advice: Advice) -> Result<()
 
 impl MapEntry {
     /// Returns whether the read lock suffices to discard `range` of this entry: it has only anons,
-    /// in few parts that no other amap shares, or only pages of an object that it cannot write.
-    /// Others may take rights to a shared object's pages away, with this lock held: where they find
-    /// no mapping, no TLB may have one.
+    /// in few parts that no other amap shares, or is private and has only pages of its object,
+    /// mapped read-only. Not for shared mappings: `hide_pages` and `write_protect` read-lock the
+    /// map, too, and take an absent entry for one that no TLB has.
     fn may_discard(&self, range: VirtRange) -> bool {
         let Some(amap) = &self.amap else {
             return !self.shared;
