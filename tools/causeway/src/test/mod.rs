@@ -71,9 +71,14 @@ use crate::options;
 use crate::project::{self, Profile};
 use crate::qemu::Accelerator;
 
+/// How many characters the last lines of a run say of a failure, of which the line above it says
+/// all.
+const LONGEST_REASON: usize = 400;
+
 /// Counts and prints the tests that passed and failed.
 pub struct Report {
     passed: u32,
+    /// The names of those that failed, and why.
     failed: Vec<String>,
     /// Only groups with one of these words in their names are run.
     words: Vec<String>,
@@ -153,8 +158,9 @@ impl Report {
                 println!("ok {name}");
             }
             Err(why) => {
-                println!("FAIL {name}: {why:#}");
-                self.failed.push(name.into());
+                let line = format!("{name}: {why:#}");
+                println!("FAIL {line}");
+                self.failed.push(line);
             }
         }
     }
@@ -170,8 +176,9 @@ impl Report {
             "no group of tests has a name with {words}"
         );
         println!();
-        for name in &self.failed {
-            println!("failed: {name}");
+        for line in &self.failed {
+            let start: String = line.chars().take(LONGEST_REASON).collect();
+            println!("failed: {start}");
         }
         println!(
             "{} passed, {} failed ({})",

@@ -205,11 +205,8 @@ pub fn count(report: &mut Report, machine: &str, finished: &Finished) {
     for line in text.lines() {
         if line.starts_with("ok ") {
             report.passed(1);
-        } else if let Some((name, why)) = line
-            .strip_prefix("FAIL ")
-            .and_then(|rest| rest.split_once(": "))
-        {
-            report.note(&format!("{name}, {machine}"), Err(anyhow!("{why}")));
+        } else if let Some(failure) = line.strip_prefix("FAIL ") {
+            report.note(machine, Err(anyhow!("{failure}")));
         }
         is_whole |= line.ends_with(" failed") && line.contains(" passed, ");
     }
