@@ -33,7 +33,7 @@ mod rank;
 mod shutdown;
 mod socket;
 mod start;
-pub mod swap;
+mod swap;
 mod switches;
 mod tty;
 mod unsupported;

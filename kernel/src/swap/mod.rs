@@ -5,6 +5,8 @@
 //! - here: which devices and files are in use, by the places in file systems that they were found
 //!   at.
 
+#[cfg(test)]
+mod faults;
 mod header;
 mod store;
 

@@ -480,7 +480,7 @@ pub struct Test {
         allow_hyphen_values = true
     )]
     pub append: String,
-    /// How long each attack goes on, in seconds [default: 1; in a whole test 0.3 on 2 CPUs, and one
+    /// How long each attack goes on, in seconds [default: 1; in a whole test 0.1 on 2 CPUs, and one
     /// round of it on 1 and 4]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     pub attack_seconds: Option<u64>,

@@ -11,6 +11,8 @@ pub struct Runner {
     /// Only those with one of these words in their names; empty: all. None of those that have a
     /// word in theirs that stands here behind a `!`.
     pub words: Vec<String>,
+    /// Only those of one part of the list.
+    pub part: Part,
     /// Print the names only.
     pub list: bool,
     /// The time limit of one test.
@@ -24,8 +26,41 @@ pub struct Runner {
     pub failing: u64,
 }
 
+/// One of some parts of a list; with three, each has every third element.
+#[derive(Clone, Copy)]
+pub struct Part {
+    number: usize,
+    of: usize,
+}
+
+impl Part {
+    /// The whole list.
+    pub const WHOLE: Part = Part { number: 1, of: 1 };
+
+    /// Returns the part that the word behind `--part` names: `1/2` is the first one of two.
+    ///
+    /// # Panics
+    /// When there is no word, or no such part.
+    pub fn of_word(word: Option<impl AsRef<str>>) -> Part {
+        let word = word.as_ref().map(AsRef::as_ref);
+        let part = word.and_then(|word: &str| {
+            let (number, of) = word.split_once('/')?;
+            let part = Part {
+                number: number.parse().ok()?,
+                of: of.parse().ok()?,
+            };
+            (1..=part.of).contains(&part.number).then_some(part)
+        });
+        part.unwrap_or_else(|| panic!("no part as 1/2: {word:?}"))
+    }
+
+    fn has(self, place: usize) -> bool {
+        place % self.of == self.number - 1
+    }
+}
+
 impl Runner {
-    /// Returns those of the tests with one of the words in their names.
+    /// Returns those of the tests with one of the words in their names, and of the part.
     pub fn chosen(&self, tests: &[Test]) -> Vec<Test> {
         let (without, with): (Vec<_>, Vec<_>) =
             self.words.iter().partition(|word| word.starts_with('!'));
@@ -33,7 +68,11 @@ impl Runner {
             (with.is_empty() || with.iter().any(|word| name.contains(word.as_str())))
                 && !without.iter().any(|word| name.contains(&word[1..]))
         };
-        tests.iter().filter(is_chosen).copied().collect()
+        let chosen = tests.iter().filter(is_chosen).copied().enumerate();
+        chosen
+            .filter(|&(place, _)| self.part.has(place))
+            .map(|(_, test)| test)
+            .collect()
     }
 
     /// Prints which words are in no test's name; returns how many.

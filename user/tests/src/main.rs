@@ -77,7 +77,7 @@ mod vdso;
 mod walls;
 
 use support::prelude::*;
-use support::runner::Runner;
+use support::runner::{Part, Runner};
 
 /// Joins the tests of modules, in the order in which they run.
 macro_rules! tests_of {
@@ -100,11 +100,12 @@ fn main() {
     let mut seconds = 60;
     let mut words = Vec::new();
     let mut rest = arguments.iter().skip(1);
-    let (mut list, mut failing) = (false, 0);
+    let (mut list, mut failing, mut part) = (false, 0, Part::WHOLE);
     while let Some(word) = rest.next() {
         match word.as_str() {
             "--list" => list = true,
             "--seconds" => seconds = rest.next().and_then(|n| n.parse().ok()).unwrap_or(seconds),
+            "--part" => part = Part::of_word(rest.next()),
             "--failing" => failing = rest.next().and_then(|n| n.parse().ok()).unwrap_or(failing),
             _ => words.push(word.clone()),
         }
@@ -136,6 +137,7 @@ fn main() {
     };
     let runner = Runner {
         words,
+        part,
         list,
         limit: Duration::from_secs(seconds),
         afterwards: || Ok(()),

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::Report;
 use super::boot::{Bench, Plan};
-use super::programs::{CPUS, count, shown};
+use super::programs::{CPUS, HALVES, count, shown};
 use super::swap::space;
 use crate::disk::Disk;
 
@@ -27,13 +27,13 @@ const SWAP: &str = "128M";
 const LONG: [&str; 3] = ["!tables", "!exhausted", "!meshes"];
 
 /// In a whole test: how long each goes on where a race is most likely.
-const EACH: Duration = Duration::from_millis(300);
+const EACH: Duration = Duration::from_millis(100);
 /// In a whole test: how many attacks at a time, for how many seconds.
 const MIXED: (u64, u64) = (6, 20);
 
 /// Runs the attacks with one of these words in their names, or all, each for so many seconds, on
-/// machines with these numbers of CPUs. If no time is given, all attacks together go on where a
-/// race is most likely only.
+/// machines with these numbers of CPUs. If no time and no word are given, all run with 2 CPUs, where
+/// a race is most likely, and go on there, and with others a half once.
 pub fn run(bench: &Bench, report: &mut Report, cpus: &[u32], words: &[String], given: Option<u64>) {
     for &cpus in cpus {
         let machine = format!("{cpus} CPUs");
@@ -45,9 +45,10 @@ pub fn run(bench: &Bench, report: &mut Report, cpus: &[u32], words: &[String], g
             (None, [], _) => Duration::ZERO,
             _ => Duration::from_secs(given.unwrap_or(1)),
         };
-        let shorter = LONG.map(str::to_owned);
+        let half = HALVES[usize::from(cpus != 1)];
+        let fewer: Vec<_> = half.iter().chain(&LONG).map(ToString::to_string).collect();
         let words = match (given, words) {
-            (None, []) if cpus != 2 => &shorter,
+            (None, []) if cpus != 2 => &fewer,
             _ => words,
         };
         attack(bench, report, &machine, words, (cpus, each), None);

@@ -12,12 +12,11 @@ use crate::bench::lines::{self, Line};
 /// How long a run may take on a busy host.
 const PATIENCE: u64 = 300;
 
-/// The machines.
-const CPUS: [u32; 2] = [1, 2];
-
-/// Boots and judges it on those of the machines that have one of these numbers of CPUs.
-pub fn run(bench: &Bench, report: &mut Report, cpus: &[u32]) {
-    for cpus in CPUS.into_iter().filter(|own| cpus.contains(own)) {
+/// Boots and judges it on a machine with 2 CPUs, and with one if `long` is asked for, if those are
+/// among these numbers of CPUs.
+pub fn run(bench: &Bench, report: &mut Report, cpus: &[u32], long: bool) {
+    let machines: &[u32] = if long { &[1, 2] } else { &[2] };
+    for &cpus in machines.iter().filter(|own| cpus.contains(own)) {
         let name = format!("guest: experiments, {cpus} CPUs");
         if report.wants(&name) {
             report.run(&name, || measure(bench, cpus));

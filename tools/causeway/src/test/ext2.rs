@@ -41,8 +41,11 @@ const FEW_CALLS: [&str; 5] = [
     "ext2: movement",
 ];
 
-/// Runs them.
-pub fn run(bench: &Bench, report: &mut Report) {
+/// The machines on which programs use files, and whether with the fast kernel.
+const FILES: [(u32, bool); 3] = [(1, false), (2, true), (4, false)];
+
+/// Runs them; `long`: the files of programs with one CPU as well, as the group *iommu* does.
+pub fn run(bench: &Bench, report: &mut Report, long: bool) {
     if !report.wants("ext2") {
         return;
     }
@@ -53,7 +56,7 @@ pub fn run(bench: &Bench, report: &mut Report) {
         let name = format!("ext2: a root whose machine is killed, {cpus} CPUs");
         report.run(&name, || killed(bench, cpus));
     }
-    for (cpus, is_fast) in [(1, false), (2, true), (4, false)] {
+    for &(cpus, is_fast) in if long { &FILES[..] } else { &FILES[1..] } {
         report.run(&format!("ext2: files of programs, {cpus} CPUs"), || {
             files(bench, cpus, is_fast)
         });

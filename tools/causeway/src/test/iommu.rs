@@ -39,10 +39,10 @@ pub fn run(bench: &Bench, report: &mut Report) {
     report.run("iommu: a disk that goes away", || disk::gone(plain));
     report.run("iommu: eight disks", || disk::many(plain));
     report.run("iommu: a root that stays, 2 CPUs", || ext2::stays(plain, 2));
-    report.run("iommu: files of programs, caching mode, 2 CPUs", || {
-        ext2::files(caching, 2, true)
+    report.run("iommu: files of programs, caching mode, 1 CPU", || {
+        ext2::files(caching, 1, false)
     });
-    report.run("iommu: swap, 2 CPUs", || swap::programs(plain, 2));
+    report.run("iommu: swap, 1 CPU", || swap::programs(plain, 1));
     report.run("iommu: shares, 4 CPUs", || shares::both_ways(plain, 4));
     for (name, bench) in [("", plain), (", caching mode", caching)] {
         report.run(&format!("iommu: invalidations{name}"), || {

@@ -404,8 +404,8 @@ fn groups(
     }
     let long = options.long;
     let machines = |report: &mut Report, cpus: &[u32]| {
-        experiments::run(bench, report, cpus);
-        programs::run(bench, report, cpus);
+        experiments::run(bench, report, cpus, long);
+        programs::run(bench, report, cpus, long);
         attacks::run(bench, report, cpus, &[], options.attack_seconds);
     };
     side_by_side_in(
@@ -421,9 +421,9 @@ fn groups(
             without_error(|report| {
                 disk::run(bench, report);
                 devices::run(bench, report);
-                ext2::run(bench, report);
+                ext2::run(bench, report, long);
                 database::run(bench, report, long);
-                swap::run(bench, report);
+                swap::run(bench, report, long);
             }),
             Box::new(|report| debian::run(bench, report, options)),
             without_error(|report| iommu::run(bench, report)),
@@ -431,7 +431,7 @@ fn groups(
             without_error(|report| bochs::run(bench, report, long)),
             without_error(|report| programs::random_calls(bench, report, options.seconds)),
             Box::new(|report| python::run(bench, report, long)),
-            without_error(|report| programs::short_of_memory(bench, report)),
+            without_error(|report| programs::short_of_memory(bench, report, long)),
             Box::new(|report| strangers::run(bench, report)),
         ],
         vec![

@@ -64,17 +64,21 @@ const PART: &[&str] = &[
 /// CPUs: they run with 2.
 const LONG: &[&str] = &["!exhaustion:", "!leaks:", "!libfbuf:"];
 
+/// Words that ask for one half of the tests each.
+pub const HALVES: [&[&str]; 2] = [&["--part", "1/2"], &["--part", "2/2"]];
+
 /// The seconds that one guest gets for hundreds of tests, each of which has a limit of its own.
 const LIMIT: u64 = 480;
 
-/// Boots and runs them on machines with these numbers of CPUs: all with 2, without the [`LONG`]
-/// ones with others, and with one CPU without those of copies that programs change meanwhile.
-pub fn run(bench: &Bench, report: &mut Report, cpus: &[u32]) {
+/// Boots and runs them on machines with these numbers of CPUs: with 2 all, and with others a half
+/// without the [`LONG`] ones, unless `long` is asked for.
+pub fn run(bench: &Bench, report: &mut Report, cpus: &[u32], long: bool) {
     for &cpus in cpus {
         let tests = match cpus {
-            1 => &[LONG, &["!movement:"]].concat()[..],
-            2 => &[],
-            _ => LONG,
+            2 => &[][..],
+            _ if long => &[],
+            1 => &[HALVES[0], LONG].concat(),
+            _ => &[HALVES[1], LONG].concat(),
         };
         if report.wants(&format!("guest: test programs, {cpus} CPUs")) {
             boot(bench, report, &format!("{cpus} CPUs"), cpus, "", tests);
@@ -82,15 +86,16 @@ pub fn run(bench: &Bench, report: &mut Report, cpus: &[u32]) {
     }
 }
 
-/// Boots kernels that have no two frames together, and such whose allocations fail, and runs nearly
-/// all.
-/// The first ones reach all pages through a window of a few entries, the others have no page of a
-/// program in their direct map.
-pub fn short_of_memory(bench: &Bench, report: &mut Report) {
+/// Boots a kernel that has no two frames together, and one whose allocations fail, and runs a half
+/// of the tests in each, or nearly all if `long` is asked for.
+/// The first one reaches all pages through a window of a few entries, the other one has no page of
+/// a program in its direct map.
+pub fn short_of_memory(bench: &Bench, report: &mut Report, long: bool) {
+    let [first, second] = HALVES.map(|half| if long { &[] } else { half });
     let name = "single frames only";
     if report.wants(&format!("guest: test programs, {name}")) {
         let options = "fragment=1 ephemeral=window ephemeral.entries=16";
-        let tests = [LONG, &["!large", "!network:", "!netserver:"]].concat();
+        let tests = [first, LONG, &["!large", "!network:", "!netserver:"]].concat();
         boot(bench, report, name, 2, options, &tests);
     }
     let each = FAIL_EACH[0];
@@ -98,7 +103,7 @@ pub fn short_of_memory(bench: &Bench, report: &mut Report) {
     if report.wants(&format!("guest: test programs, {name}")) {
         // What hangs on a failure is ended soon.
         let each = each.to_string();
-        let words = ["--failing", &each, "--seconds", "3"];
+        let words = [second, &["--failing", &each, "--seconds", "3"]].concat();
         boot(bench, report, &name, 2, "directmap=kernel", &words);
     }
 }

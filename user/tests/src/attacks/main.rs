@@ -29,7 +29,7 @@ mod view;
 use std::sync::OnceLock;
 
 use support::prelude::*;
-use support::runner::Runner;
+use support::runner::{Part, Runner};
 
 /// Joins the attacks of modules, in the order in which they run.
 macro_rules! attacks_of {
@@ -62,10 +62,12 @@ static MEMORY: OnceLock<Memory> = OnceLock::new();
 
 fn main() {
     let (mut words, mut list, mut seconds, mut at_once) = (Vec::new(), false, 1.0, None);
+    let mut part = Part::WHOLE;
     let mut rest = std::env::args().skip(1);
     while let Some(word) = rest.next() {
         match word.as_str() {
             "--list" => list = true,
+            "--part" => part = Part::of_word(rest.next()),
             "--mixed" => at_once = rest.next().and_then(|n| n.parse().ok()),
             "--seconds" => seconds = rest.next().and_then(|n| n.parse().ok()).unwrap_or(seconds),
             _ => words.push(word),
@@ -94,6 +96,7 @@ fn main() {
     };
     let runner = Runner {
         words,
+        part,
         list,
         limit: time + GRACE,
         after_group: || Ok(()),

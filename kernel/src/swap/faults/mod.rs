@@ -8,7 +8,7 @@
 //! missing, and `e2fsck` has nothing to say.
 
 mod faults;
-#[path = "../../../fs/tests/support/image.rs"]
+#[path = "../../../../fs/tests/support/image.rs"]
 mod image;
 mod life;
 mod machine;

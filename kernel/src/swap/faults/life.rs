@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use crate::swap;
 use abi::{
     Errno,
     raw::general::{O_CREAT, O_DIRECTORY, O_RDWR},
 };
 use fbuf::{BytesSink, BytesSource};
 use fs::{Credentials, File, Location, Namespace, OpenFlags, Walk, vnode::Make};
-use kernel::swap;
 use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange};
 use vm::{Backing, Limits, Map, MapRequest, Place};
 
