@@ -149,7 +149,7 @@ fn attributes() -> Outcome {
         syscall(libc::SYS_sched_getattr, 0, &mut seen, 8192, 0) => EINVAL;
     }
     (wanted.size, wanted.beyond) = (64, 1);
-    refused!(E2BIG, syscall(libc::SYS_sched_setattr, 0, &wanted, 0));
+    refused!(E2BIG, syscall(libc::SYS_sched_setattr, 0, &mut wanted, 0));
     ensure!(wanted.size == 56, "the known size is {}", wanted.size);
     (wanted.size, wanted.beyond) = (64, 0);
     call!(syscall(libc::SYS_sched_setattr, 0, &wanted, 0));
