@@ -2,6 +2,7 @@
 //!
 //! - [`header`]: what `mkswap` has written into the first page.
 //! - [`store`]: pages on a disk, be it a whole one or the blocks of a file.
+//! - `faults`: tests that fail each allocation and each command of a disk.
 //! - here: which devices and files are in use, by the places in file systems that they were found
 //!   at.
 

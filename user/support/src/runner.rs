@@ -60,7 +60,7 @@ impl Part {
 }
 
 impl Runner {
-    /// Returns those of the tests with one of the words in their names, and of the part.
+    /// Returns the tests of the part with one of the words in their names.
     pub fn chosen(&self, tests: &[Test]) -> Vec<Test> {
         let (without, with): (Vec<_>, Vec<_>) =
             self.words.iter().partition(|word| word.starts_with('!'));
@@ -68,10 +68,11 @@ impl Runner {
             (with.is_empty() || with.iter().any(|word| name.contains(word.as_str())))
                 && !without.iter().any(|word| name.contains(&word[1..]))
         };
-        let chosen = tests.iter().filter(is_chosen).copied().enumerate();
-        chosen
-            .filter(|&(place, _)| self.part.has(place))
-            .map(|(_, test)| test)
+        let part = tests.iter().enumerate();
+        let part = part.filter(|&(place, _)| self.part.has(place));
+        part.map(|(_, test)| test)
+            .filter(is_chosen)
+            .copied()
             .collect()
     }
 

@@ -13,8 +13,8 @@ use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange};
 use vm::{Backing, Limits, Map, MapRequest, Place};
 
 use super::{
-    faults::Kind,
     image,
+    injection::Kind,
     machine::{self, Machine, pause, until},
 };
 

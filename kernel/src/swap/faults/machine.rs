@@ -17,7 +17,7 @@ use nucleus::{
 };
 use vm::swap;
 
-use super::faults::{Faults, Kind};
+use super::injection::{Faults, Kind};
 
 /// A file's name, and its contents when it was last synced.
 pub type Synced = Vec<(&'static [u8], Vec<u8>)>;

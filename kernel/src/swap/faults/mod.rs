@@ -7,13 +7,13 @@
 //! there at the next mount; in the end no frame, no page table, no swap slot and no dirty page is
 //! missing, and `e2fsck` has nothing to say.
 
-mod faults;
 #[path = "../../../../fs/tests/support/image.rs"]
 mod image;
+mod injection;
 mod life;
 mod machine;
 
-use faults::Kind;
+use injection::Kind;
 use life::Life;
 
 /// Runs a life on a machine for each place where a fault of this kind can strike, and returns how

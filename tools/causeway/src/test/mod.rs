@@ -71,7 +71,7 @@ use crate::options;
 use crate::project::{self, Profile};
 use crate::qemu::Accelerator;
 
-/// How many characters the last lines of a run say of a failure, of which the line above it says
+/// Characters of a failure in the summary: five lines of a terminal. The failure's own lines have
 /// all.
 const LONGEST_REASON: usize = 400;
 
@@ -177,7 +177,8 @@ impl Report {
         );
         println!();
         for line in &self.failed {
-            let start: String = line.chars().take(LONGEST_REASON).collect();
+            let first = line.lines().next().unwrap_or_default();
+            let start: String = first.chars().take(LONGEST_REASON).collect();
             println!("failed: {start}");
         }
         println!(
