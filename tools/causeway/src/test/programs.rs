@@ -61,8 +61,7 @@ const PART: &[&str] = &[
 ];
 
 /// Tests that take a large part of the time of all, and find mostly the same with any number of
-/// CPUs: they run with 2, and with `--long` with each
-/// number.
+/// CPUs: they run with 2, and with `--long` with each number.
 const LONG: &[&str] = &["!exhaustion:", "!leaks:", "!libfbuf:"];
 
 /// Words that ask for one half of the tests each.
