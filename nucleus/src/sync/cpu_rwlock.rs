@@ -5,7 +5,10 @@
 //! lock back, so a reader may sleep and move. One counter alone means nothing and may be negative;
 //! the sum is the number of readers.
 //!
-//! A writer sets `writing`, which turns new readers away, and sleeps until the sum is zero.
+//! A writer sets `writing`, which turns new readers away, and waits until the sum is zero: first it
+//! spins, then it sleeps. A spinning writer does not look at the counters again and again, since
+//! each look takes a cache line from its CPU: readers that leave add to `left` while a writer has
+//! the lock or waits for it, and the writer watches that word alone.
 //!
 //! Why that excludes. Adding to the counter, loading and storing `writing` and loading the counters
 //! are sequentially consistent, so for each reader one of two holds:
@@ -21,17 +24,19 @@
 //! that no reader is left. The subtraction releases and the sum acquires, so what the readers did
 //! comes before what the writer does.
 //!
-//! No wake-up is lost: a reader subtracts, then loads `writing` and, if it is set, wakes the writer
-//! through the parking lot, whose bucket lock the writer holds while it takes the sum that decides
-//! to sleep. A reader that is turned away sets `refused`, then looks at `writing` again, both with
-//! its bucket locked, before it sleeps; a writer clears `writing`, then looks at `refused`. So one
-//! of the two sees the other, and a writer that has turned no reader away does not go to the
-//! parking lot at all.
+//! No wake-up is lost: a reader subtracts, then loads `writing`, and if it is set, adds to `left`.
+//! A writer that goes to sleep sets [`ASLEEP`] in `left`, then takes the sum that decides, both
+//! with its bucket of the parking lot locked. If the reader's addition comes first, the sum has its
+//! subtraction; otherwise the reader sees the bit, and wakes the writer through the bucket. A
+//! reader that is turned away sets `refused`, then looks at `writing` again, both with its bucket
+//! locked, before it sleeps; a writer clears `writing`, then looks at `refused`. So one of the two
+//! sees the other, and a writer that has turned no reader away does not go to the parking lot at
+//! all.
 //!
 //! The memory is a cache line for each CPU: meant for address spaces, not for objects.
 
 use alloc::boxed::Box;
-use core::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use super::mutex::{Mutex, MutexGuard};
 use super::parking_lot;
@@ -40,6 +45,21 @@ use crate::lock::{
     Exclusive, Guard, Guarded, Hold, Lock, Rank, enable_preemption, lock_pair, lockdep,
 };
 use crate::{OutOfMemory, try_vec};
+
+/// How often a task looks at the lock before it sleeps: 10 to 40 microseconds, by how long the
+/// processor pauses. Most holders are done by then. A sleep costs two task switches, mostly an
+/// interrupt, which takes about as long if the virtual CPU was halted, and often a migration. On
+/// the simulated machine tasks sleep early, to be tested.
+const SPINS: usize = if cfg!(target_os = "none") { 1000 } else { 20 };
+
+/// In [`CpuRwLock::left`]: the writer sleeps, or is about to.
+const ASLEEP: u64 = 1;
+/// What a reader that leaves adds to [`CpuRwLock::left`].
+const ONE_LEFT: u64 = 2;
+
+/// Alone in its cache line.
+#[repr(align(64))]
+struct Left(AtomicU64);
 
 /// Alone in its cache line. Wide enough for guards that are forgotten, however many: one more each
 /// nanosecond takes five hundred years.
@@ -57,6 +77,8 @@ pub struct CpuRwLock<T> {
     writing: AtomicBool,
     /// A reader may sleep since a writer turned it away.
     refused: AtomicBool,
+    /// Readers that left, or were turned away, while `writing` was set, above [`ASLEEP`].
+    left: Left,
     /// One writer at a time. Also what ranks this lock.
     writer: Mutex<()>,
     /// `readers` and `writing`
@@ -130,6 +152,7 @@ impl<T> CpuRwLock<T> {
             readers: readers.into_boxed_slice(),
             writing: AtomicBool::new(false),
             refused: AtomicBool::new(false),
+            left: Left(AtomicU64::new(0)),
             writer: Mutex::new(rank, ()),
             guarded: Guarded::new(rank, value),
         })
@@ -151,12 +174,8 @@ impl<T> CpuRwLock<T> {
     pub fn read(&self) -> CpuReadGuard<'_, T> {
         lockdep::may_sleep();
         self.guarded.check();
-        while !self.try_enter() {
-            parking_lot::park(self.readers_key(), || {
-                self.refused.store(true, Ordering::SeqCst);
-                machine::point();
-                self.writing.load(Ordering::SeqCst)
-            });
+        if !self.try_enter() {
+            self.await_writer();
         }
         // SAFETY: entered just now.
         unsafe { Guard::new(self, CpuReading(())) }
@@ -175,10 +194,38 @@ impl<T> CpuRwLock<T> {
         }
         enable_preemption();
         if !entered {
-            // The writer may have counted this reader and gone to sleep.
-            parking_lot::unpark_one(self.writer_key());
+            // The writer may have counted this reader.
+            self.note_left();
         }
         entered
+    }
+
+    /// Takes the lock for a reader that was turned away.
+    #[cold]
+    #[track_caller]
+    fn await_writer(&self) {
+        let is_writing = || self.writing.load(Ordering::SeqCst);
+        loop {
+            if !spin_while(is_writing) {
+                parking_lot::park(self.readers_key(), || {
+                    self.refused.store(true, Ordering::SeqCst);
+                    machine::point();
+                    is_writing()
+                });
+            }
+            if self.try_enter() {
+                return;
+            }
+        }
+    }
+
+    /// Tells the writer that a reader is gone, after `writing` was seen.
+    #[cold]
+    fn note_left(&self) {
+        machine::point();
+        if self.left.0.fetch_add(ONE_LEFT, Ordering::SeqCst) & ASLEEP != 0 {
+            parking_lot::unpark_one(self.writer_key());
+        }
     }
 
     #[inline]
@@ -192,7 +239,7 @@ impl<T> CpuRwLock<T> {
         let writing = self.writing.load(Ordering::SeqCst);
         enable_preemption();
         if writing {
-            parking_lot::unpark_one(self.writer_key());
+            self.note_left();
         }
     }
 
@@ -200,7 +247,7 @@ impl<T> CpuRwLock<T> {
     #[track_caller]
     #[inline(always)]
     pub fn write(&self) -> CpuWriteGuard<'_, T> {
-        self.write_with(self.writer.lock())
+        self.write_with(self.writer.lock_spinning(SPINS))
     }
 
     /// Takes two locks of one rank alone, the one at the lower address first. They must not be the
@@ -211,7 +258,7 @@ impl<T> CpuRwLock<T> {
         b: &'a CpuRwLock<T>,
     ) -> (CpuWriteGuard<'a, T>, CpuWriteGuard<'a, T>) {
         lock_pair(a, b, Self::write, |lock| {
-            lock.write_with(lock.writer.take())
+            lock.write_with(lock.writer.take_spinning(SPINS))
         })
     }
 
@@ -228,9 +275,23 @@ impl<T> CpuRwLock<T> {
     }
 
     #[cold]
+    #[track_caller]
     fn await_readers(&self) {
-        while self.count_readers() != 0 {
-            parking_lot::park(self.writer_key(), || self.count_readers() != 0);
+        let left = &self.left.0;
+        loop {
+            // Before the sum: a reader that leaves after it changes the word.
+            let seen = left.load(Ordering::SeqCst);
+            if self.count_readers() == 0 {
+                return;
+            }
+            if spin_while(|| left.load(Ordering::SeqCst) == seen) {
+                continue;
+            }
+            parking_lot::park(self.writer_key(), || {
+                left.fetch_or(ASLEEP, Ordering::SeqCst);
+                self.count_readers() != 0
+            });
+            left.fetch_and(!ASLEEP, Ordering::SeqCst);
         }
     }
 
@@ -244,4 +305,16 @@ impl<T> CpuRwLock<T> {
             })
             .fold(0, i64::wrapping_add)
     }
+}
+
+/// Spins as long as `waits` holds, but not for long. Returns whether it has ended.
+fn spin_while(waits: impl Fn() -> bool) -> bool {
+    let looks = match machine::cpu_count() {
+        1 => 0,
+        _ => SPINS,
+    };
+    (0..looks).any(|_| {
+        machine::spin_hint();
+        !waits()
+    })
 }

@@ -82,6 +82,16 @@ impl<T: ?Sized> Mutex<T> {
         self.take()
     }
 
+    /// As [`lock`](Self::lock), but spins for `looks` looks at the lock before each sleep, even if
+    /// other tasks sleep: for locks that are mostly held for less time than a sleep takes.
+    #[inline(always)]
+    #[track_caller]
+    pub(super) fn lock_spinning(&self, looks: usize) -> MutexGuard<'_, T> {
+        lockdep::may_sleep();
+        self.guarded.check();
+        self.take_spinning(looks)
+    }
+
     /// Takes the lock while others of its rank may be held: all takers do so from the outer to the
     /// inner of things that are nested in each other without a cycle.
     #[inline]
@@ -127,7 +137,22 @@ impl<T: ?Sized> Mutex<T> {
             .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
             .is_err()
         {
-            self.take_contended();
+            self.take_contended(SPINS, true);
+        }
+        self.guard()
+    }
+
+    /// As [`take`](Self::take) for [`lock_spinning`](Self::lock_spinning).
+    #[inline(always)]
+    #[track_caller]
+    pub(super) fn take_spinning(&self, looks: usize) -> MutexGuard<'_, T> {
+        machine::point();
+        if self
+            .state
+            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            self.take_contended(looks, false);
         }
         self.guard()
     }
@@ -138,35 +163,48 @@ impl<T: ?Sized> Mutex<T> {
         unsafe { Guard::new(self, Alone(())) }
     }
 
+    /// Takes the lock after at most `looks` looks before each sleep. With `unless_awaited`, spins
+    /// only before the first sleep, and only while no other task sleeps.
     #[cold]
     #[track_caller]
-    fn take_contended(&self) {
-        if machine::cpu_count() > 1 {
-            for _ in 0..SPINS {
+    fn take_contended(&self, looks: usize, unless_awaited: bool) {
+        let mut looks = match machine::cpu_count() {
+            1 => 0,
+            _ => looks,
+        };
+        let mut taken = HELD;
+        loop {
+            for _ in 0..looks {
                 machine::spin_hint();
-                match self.state.load(Ordering::Relaxed) {
-                    FREE => {
-                        if self
-                            .state
-                            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
-                            .is_ok()
-                        {
-                            return;
-                        }
-                    }
-                    HELD => {}
+                let state = self.state.load(Ordering::Relaxed);
+                if unless_awaited && state == CONTENDED {
                     // Others sleep already: the wait is long.
-                    _ => break,
+                    break;
+                }
+                let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
+                if state == FREE
+                    && self
+                        .state
+                        .compare_exchange(FREE, taken, acquire, relaxed)
+                        .is_ok()
+                {
+                    return;
                 }
             }
-        }
-        // A task that has slept takes the lock as contended, because it can't know whether it was
-        // the last one in the lot; the cost of being wrong is one look into an empty bucket.
-        while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
+            if self.state.swap(CONTENDED, Ordering::Acquire) == FREE {
+                return;
+            }
             parking_lot::park(self.address(), || {
                 self.state.load(Ordering::Relaxed) == CONTENDED
             });
             machine::point();
+            // A task that has slept takes the lock as contended, because it can't know whether it
+            // was the last one in the lot; the cost of being wrong is one look into an empty
+            // bucket.
+            taken = CONTENDED;
+            if unless_awaited {
+                looks = 0;
+            }
         }
     }
 }
