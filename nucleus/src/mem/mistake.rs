@@ -119,6 +119,8 @@ mistakes! {
     SectionsNotAwaited,
     /// `MADV_DONTNEED` removes mappings before it locks their chunk.
     DiscardedUnlocked,
+    /// What `munmap` and `mprotect` flush with their map unlocked counts as flushed before.
+    UnflushedReused,
     /// An unmount leaves out the references to the mount that CPUs count.
     CountsNotGathered,
 }

@@ -120,6 +120,12 @@ impl Pending {
             && self.tables == NONE
     }
 
+    /// Whether the flush waits for other CPUs. A hint: the task may migrate.
+    #[inline]
+    pub fn concerns_others(&self) -> bool {
+        self.cpus & !(1 << machine::cpu()) != 0
+    }
+
     /// A translation of `va` may be cached on the CPUs of `holders`. Called after the entry was
     /// changed by a locked instruction.
     #[inline]

@@ -22,14 +22,16 @@
 //! ```
 //!
 //! *Races.* A fault holds the map's read lock from the lookup until the page is entered. Unmap,
-//! protect, fork, remap and brk hold the write lock until they have flushed, so each comes wholly
-//! before or wholly after it. `MADV_DONTNEED` of a few pages holds the read lock, and their chunk's
-//! lock from before it removes the mappings until they are flushed and the slots empty. Two faults
-//! on one page of an entry with an amap hold the same chunk lock from the lookup of the slot until
-//! the page is entered, so the slot's content is what is mapped. An object's page is entered with
-//! its chunk of the object locked, and truncation takes the page out under that lock before it
-//! removes mappings: an earlier fault's mapping is removed, and a later fault gets `BeyondEnd`. Two
-//! faults on one page of a shared mapping enter the same frame.
+//! protect, fork, remap and brk change entries and translations with the write lock held, so each
+//! comes wholly before or wholly after it. They flush before they release it; unmap and protect of
+//! private anonymous memory flush after that, while faults find no entry, or one with fewer rights
+//! (`map/unflushed.rs`). `MADV_DONTNEED` of a few pages holds the read lock, and their chunk's lock
+//! from before it removes the mappings until they are flushed and the slots empty. Two faults on
+//! one page of an entry with an amap hold the same chunk lock from the lookup of the slot until the
+//! page is entered, so the slot's content is what is mapped. An object's page is entered with its
+//! chunk of the object locked, and truncation takes the page out under that lock before it removes
+//! mappings: an earlier fault's mapping is removed, and a later fault gets `BeyondEnd`. Two faults
+//! on one page of a shared mapping enter the same frame.
 //!
 //! *Missing pages.* A pager that would have to wait says so before anything has changed. The fault
 //! releases its locks, lets the pager read, and starts again with the lookup, so that it sees

@@ -223,6 +223,11 @@ impl MapEntry {
         self.object.is_some() && self.prot & (Prot::EXEC | Prot::WRITE) == Prot::EXEC
     }
 
+    /// Returns whether it has only anons, which no other address space writes.
+    pub fn is_private_anonymous(&self) -> bool {
+        self.object.is_none() && !self.shared && !self.shares_amap()
+    }
+
     /// Returns whether other address spaces write the amap as well.
     pub fn shares_amap(&self) -> bool {
         self.share.is_some()

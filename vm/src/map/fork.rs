@@ -66,6 +66,8 @@ impl Map {
                 return Pair::new(self.change(), None);
             }
             let (source, target) = CpuRwLock::write_pair(&self.space, &to.space);
+            self.unflushed.wait_for_all();
+            to.unflushed.wait_for_all();
             Pair::new(source.into(), Some(target.into()))
         })
     }

@@ -86,7 +86,7 @@ impl Map {
                 None => Err(Fault::NotMapped),
             };
         }
-        let mut space = self.space.write();
+        let mut space = self.change();
         if space.lookup(va).is_some() {
             return Ok(());
         }

@@ -5,6 +5,7 @@
 //!   pages.
 //! - `entry`: one mapping; `entries`: the table of them; `space`: the table with its sums, limits
 //!   and the search for free addresses: all that the map's lock guards.
+//! - `unflushed`: ranges that were unmapped or protected and are not flushed yet.
 //! - This file: map, unmap and protect; `fork`, `heap` (`brk` and stacks), `remap` (`mremap`),
 //!   `wire` (`mlock`), `detach` (`shmdt`), `widen`, `shown`, `small`: the other operations.
 
@@ -23,6 +24,7 @@ mod request;
 mod shown;
 mod small;
 mod space;
+mod unflushed;
 mod widen;
 mod wire;
 
@@ -37,6 +39,7 @@ use nucleus::{
     task::WaitQueue,
 };
 
+use crate::amap::Amap;
 use crate::chunks::{Registry, Token};
 use crate::object::Anonymous;
 pub use audit::audit_page_tables;
@@ -54,6 +57,7 @@ pub use request::{
 };
 pub use space::locked_pages;
 pub(crate) use space::{Change, Pair, Space};
+use unflushed::Unflushed;
 pub(crate) use widen::{make_sole, widen_run};
 
 /// The pmaps of all address spaces; the pagedaemon weighs them from time to time.
@@ -64,6 +68,8 @@ static NO_MARKS: AtomicUsize = AtomicUsize::new(0);
 pub struct Map {
     pub(crate) pmap: PmapRef,
     pub(crate) space: CpuRwLock<Space>,
+    /// Ranges of which TLBs may hold more than the entries allow.
+    pub(crate) unflushed: Unflushed,
     /// The pmap's place in [`SPACES`].
     token: Token,
     /// Whether all new mappings are locked: a copy of the space's setting that is read without the
@@ -140,6 +146,7 @@ impl Map {
         let map = Map {
             pmap,
             space: CpuRwLock::new(crate::rank::MAP, space)?,
+            unflushed: Unflushed::new(),
             locks_future: AtomicBool::new(false),
             write_pins: AtomicUsize::new(0),
             moves: AtomicBool::new(false),
@@ -198,7 +205,7 @@ impl Map {
                 ))
             }
         };
-        let mut space = self.change();
+        let mut space = self.change_beside();
         let pages = len >> PAGE_SHIFT;
         let replaced = match request.place {
             Place::Fixed(start) | Place::FixedOverStaying(start)
@@ -219,7 +226,12 @@ impl Map {
         let phase = phase.filter(|_| !space.layout.is_32_bits());
         let start = self.make_room(&mut space, request.place, len, phase)?;
         let range = VirtRange::new(start, start + len);
-        space.insert(MapEntry::new(range, request, lock, object));
+        let mut entry = MapEntry::new(range, request, lock, object);
+        // Most are written soon. With an amap, the first fault does not write-lock the map.
+        if private_data && entry.object.is_none() && len < SPAN {
+            entry.amap = Some(Arc::new(Amap::new(entry.key(start), pages)));
+        }
+        space.insert(entry);
         Ok((range, request.populate || lock == Lock::Full))
     }
 
@@ -241,7 +253,7 @@ impl Map {
         Ok(range.start)
     }
 
-    /// As [`make_room`](Map::make_room), but removes nothing.
+    /// As [`make_room`](Map::make_room), but removes nothing. The place is flushed.
     pub(crate) fn find_place(
         &self,
         space: &mut Change<'_>,
@@ -250,16 +262,22 @@ impl Map {
         phase: Option<Phase>,
     ) -> Result<VirtRange, MapError> {
         space.allow_more()?;
-        match Map::place_in(space, place, len, phase) {
-            Err(MapError::NoMemory) if self.make_large_for(space, place, len) => {
-                Map::place_in(space, place, len, phase)
-            }
-            result => result,
+        let mut result = self.place_in(space, place, len, phase);
+        if result == Err(MapError::NoMemory) {
+            // The search skips what is unflushed.
+            self.unflushed.wait_for_all();
+            result = self.place_in(space, place, len, phase);
         }
+        if result == Err(MapError::NoMemory) && self.make_large_for(space, place, len) {
+            result = self.place_in(space, place, len, phase);
+        }
+        self.unflushed.wait_for(result?);
+        result
     }
 
     /// As [`find_place`](Map::find_place) in the layout as it is.
     fn place_in(
+        &self,
         space: &mut Space,
         place: Place,
         len: usize,
@@ -298,12 +316,21 @@ impl Map {
             }
             Place::Any => {}
         }
-        let start = space.find_room(len, phase).ok_or(MapError::NoMemory)?;
+        let start = space.find_room(len, phase, &self.unflushed);
+        let start = start.ok_or(MapError::NoMemory)?;
         Ok(VirtRange::new(start, start + len))
     }
 
-    /// Locks the map to change it.
+    /// Locks the map to change it. Nothing is unflushed.
     pub(crate) fn change(&self) -> Change<'_> {
+        let space = self.change_beside();
+        self.unflushed.wait_for_all();
+        space
+    }
+
+    /// Locks the map to change it beside what is [unflushed](Unflushed). The caller maps nothing
+    /// but what exists, or at a place that was [found](Map::find_place).
+    pub(crate) fn change_beside(&self) -> Change<'_> {
         self.space.write().into()
     }
 
@@ -322,7 +349,9 @@ impl Map {
     }
 
     /// Unmaps the range in two phases (`uvm.txt` 3.1): entries and translations with the map
-    /// locked, then the references to amaps and objects with the map unlocked.
+    /// locked, then the references to amaps and objects with the map unlocked. The flush belongs to
+    /// the second phase if only private anonymous memory is unmapped, see [`Unflushed`]: no other
+    /// code relies on its absent translations being flushed once its entries are gone.
     ///
     /// # Errors
     /// [`MapError::Invalid`] if the range is empty, unaligned or not in user space;
@@ -332,16 +361,41 @@ impl Map {
         if range.is_empty() {
             return Err(MapError::Invalid);
         }
-        let mut space = self.change();
-        if space.has_any(range) {
-            self.take_range(&mut space, range)?;
+        let mut space = self.change_beside();
+        // Another thread may be unmapping a part of it.
+        self.unflushed.wait_for(range);
+        if !space.has_any(range) {
+            return Ok(());
         }
+        space.clip_range(range)?;
+        let may_wait = space.overlapping(range).all(MapEntry::is_private_anonymous);
+        space.take(range);
+        let mut pending = Pending::new();
+        self.pmap.remove(range, &mut pending);
+        self.finish(space, range, may_wait, &mut pending);
         Ok(())
+    }
+
+    /// Ends a change of `range`: flushes, unlocks the map, and drops what the change took out of
+    /// it. If the flush `may_wait`, it comes after the map is unlocked.
+    fn finish(&self, space: Change<'_>, range: VirtRange, may_wait: bool, pending: &mut Pending) {
+        let note = match may_wait && pending.concerns_others() && !self.is_small() {
+            true => self.unflushed.note(range),
+            false => None,
+        };
+        if note.is_none() {
+            pending.flush();
+        }
+        let removed = space.unlock();
+        pending.flush();
+        drop(note);
+        drop(removed);
     }
 
     /// Changes the protection of a range that is mapped completely. Rights that are removed are
     /// gone on return. Rights that are added take effect by faults, except the right to write
-    /// private pages, which garbage collectors and checkpoints remove and add frequently.
+    /// private pages, which garbage collectors and checkpoints remove and add frequently. The flush
+    /// is as for [`unmap`](Map::unmap).
     ///
     /// # Errors
     /// [`MapError::Invalid`], [`MapError::NotMapped`] or [`MapError::Access`], with nothing
@@ -352,14 +406,18 @@ impl Map {
             return Ok(());
         }
         let mut pending = Pending::new();
-        let mut space = self.change();
+        let mut space = self.change_beside();
+        // Another thread may be changing a part of it.
+        self.unflushed.wait_for(range);
         let mut more_data = 0;
+        let mut may_wait = true;
         let mut mapped_to = range.start;
         for entry in space.overlapping(range) {
             if entry.range.start > mapped_to {
                 return Err(MapError::NotMapped);
             }
             mapped_to = entry.range.end;
+            may_wait &= entry.is_private_anonymous();
             if !entry.max_prot.contains(prot) {
                 return Err(MapError::Access);
             }
@@ -394,8 +452,8 @@ impl Map {
                 }
             }
         }
-        pending.flush();
         space.join_around(range);
+        self.finish(space, range, may_wait, &mut pending);
         Ok(())
     }
 

@@ -14,6 +14,7 @@ use super::large::{Phase, SPAN};
 use super::layout::{GUARD_GAP, Layout};
 use super::policy::max_entries;
 use super::request::{Limits, Lock, MapError};
+use super::unflushed::Unflushed;
 
 /// The entries and their common state.
 pub(crate) struct Space {
@@ -62,6 +63,11 @@ impl Change<'_> {
     /// Removes the entries of `range`, whose ends are boundaries.
     pub fn take(&mut self, range: VirtRange) {
         self.space.take_to(range, &mut self.removed);
+    }
+
+    /// Unlocks the map. Returns what the change took out of it.
+    pub fn unlock(self) -> Removed {
+        self.removed
     }
 }
 
@@ -177,6 +183,38 @@ fn room(end: usize, top: usize, phase: Option<Phase>) -> usize {
         Some(Phase(phase)) => end.saturating_add(phase.wrapping_sub(end) % SPAN),
     };
     top.saturating_sub(first)
+}
+
+/// A place that a search has found.
+struct Found {
+    start: usize,
+    /// Bytes free above it in its hole that were passed over.
+    above: usize,
+}
+
+/// Finds the highest place for `len` bytes in a hole, outside of what is `unflushed`.
+#[inline]
+fn place_below(
+    end: usize,
+    top: usize,
+    len: usize,
+    phase: Option<Phase>,
+    unflushed: &Unflushed,
+) -> Option<Found> {
+    let mut below = top;
+    loop {
+        let start = below_top(below, len, phase).filter(|&start| start >= end)?;
+        let range = VirtRange::new(VirtAddr(start), VirtAddr(start + len));
+        match unflushed.overlapping(range) {
+            None => {
+                return Some(Found {
+                    start,
+                    above: top - below,
+                });
+            }
+            Some(range) => below = range.start.0,
+        }
+    }
 }
 
 /// Sums over entries, in pages.
@@ -565,7 +603,13 @@ impl Space {
     /// Finds room for `len` bytes: the highest below the top of mappings, else above it. A search
     /// continues where the last one stopped unless a hole above may suffice, so that a program that
     /// only adds mappings does not pay for those that it has. `phase` applies below the top.
-    pub fn find_room(&mut self, len: usize, phase: Option<Phase>) -> Option<VirtAddr> {
+    /// Skips what is `unflushed`.
+    pub fn find_room(
+        &mut self,
+        len: usize,
+        phase: Option<Phase>,
+        unflushed: &Unflushed,
+    ) -> Option<VirtAddr> {
         let mut search = match phase {
             None => self.anywhere,
             Some(_) => self.aligned,
@@ -574,15 +618,15 @@ impl Space {
         if len <= search.hole {
             search = Search::new(top);
         }
+        let place = |end, top| place_below(end, top, len, phase, unflushed);
         let look = |search: &mut Search| match phase {
-            None => self.search(len, search, |end, top| top.saturating_sub(end)),
-            Some(_) => self.search(len, search, |end, top| room(end, top, phase)),
+            None => self.search(len, search, |end, top| top.saturating_sub(end), place),
+            Some(_) => self.search(len, search, |end, top| room(end, top, phase), place),
         };
         let found = look(&mut search).or_else(|| {
             search = Search::new(top);
             look(&mut search)
         });
-        let found = found.and_then(|top| below_top(top, len, phase));
         if let Some(found) = found {
             search.from = found;
         }
@@ -596,20 +640,25 @@ impl Space {
             while at.checked_add(len)? <= self.layout.end {
                 match self.at_or_above(at) {
                     Some(next) if Space::floor(next) < at.0 + len => at = next.range.end.max(at),
-                    _ => return Some(at),
+                    _ => match unflushed.overlapping(VirtRange::new(at, at + len)) {
+                        Some(range) => at = range.end,
+                        None => return Some(at),
+                    },
                 }
             }
             None
         })
     }
 
-    /// Finds the highest hole that has `room` for `len` bytes; returns its end.
+    /// Finds the highest hole that has `room` for `len` bytes and a `place` for them, which is
+    /// returned.
     #[inline]
     fn search(
         &self,
         len: usize,
         from: &mut Search,
         room: impl Fn(usize, usize) -> usize,
+        place: impl Fn(usize, usize) -> Option<Found>,
     ) -> Option<usize> {
         let mut top = from.from;
         if let Some(above) = self.at_or_above(VirtAddr(top)) {
@@ -617,20 +666,26 @@ impl Space {
         }
         let mut hole = from.hole;
         let mut next = self.find_below(VirtAddr(top));
-        while let Some(at) = next
-            && let Some(entry) = self.entries.get(at)
-        {
-            let room = room(entry.range.end.0, top);
-            if room >= len {
-                from.hole = hole;
-                return Some(top);
+        loop {
+            let entry = next.and_then(|at| self.entries.get(at));
+            let end = entry.map_or(USER_START.0, |entry| entry.range.end.0);
+            let room = room(end, top);
+            if room >= len
+                && let Some(found) = place(end, top)
+            {
+                from.hole = hole.max(found.above);
+                return Some(found.start);
             }
+            // An unflushed hole is free soon.
             hole = hole.max(room);
+            let (Some(at), Some(entry)) = (next, entry) else {
+                break;
+            };
             top = top.min(Space::floor(entry));
             next = self.entries.before(at);
         }
         from.hole = hole;
-        (room(USER_START.0, top) >= len).then_some(top)
+        None
     }
 }
 

@@ -113,6 +113,8 @@ impl Map {
         let mut done = 0;
         self.note_movement();
         let space = self.space.read();
+        // Until the flush, a TLB may allow writes to pages that are mapped read-only.
+        self.unflushed.wait_for_all();
         while done < lent.len() {
             let places = &mut lent[done..];
             match self.lend_chunk(&space, from + (done << PAGE_SHIFT), places, leaving) {

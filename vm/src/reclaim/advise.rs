@@ -113,6 +113,7 @@ impl Map {
         // A larger range of anons takes the write lock in any case.
         if range.len() <= (DISCARDED_TOGETHER * SLOTS) << PAGE_SHIFT {
             let space = self.space.read();
+            self.unflushed.wait_for(range);
             check_discarded(&space, range, advice)?;
             let may = |it: &MapEntry| it.may_discard(range) && !self.has_shared_table(range);
             if space.overlapping(range).all(may) {
@@ -164,7 +165,7 @@ impl Map {
     /// As [`discard`](Map::discard) with the map write-locked: of large ranges, by one flush for
     /// many pages and with page tables and chunks, and of anons that other amaps have, too.
     fn discard_exclusively(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
-        let mut space = self.space.write();
+        let mut space = self.change();
         check_discarded(&space, range, advice)?;
         let complete = space.check_mapped(range);
         for entry in space.overlapping_mut(range) {

@@ -18,7 +18,7 @@ impl Map {
     /// (`MADV_FREE`). Read meanwhile, a page has its old bytes or zeros; a write keeps it without a
     /// fault.
     pub(crate) fn free_lazily(&self, range: VirtRange) -> Result<(), MapError> {
-        let mut space = self.space.write();
+        let mut space = self.change();
         let fits = |entry: &MapEntry| {
             !entry.shared && entry.object.is_none() && !entry.shares_amap() && !entry.is_locked()
         };

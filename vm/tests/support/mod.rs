@@ -5,7 +5,9 @@
 #![allow(dead_code)]
 
 pub mod discards;
+pub mod lends;
 pub mod swap;
+pub mod unmaps;
 
 use std::{
     collections::BTreeMap,
