@@ -161,6 +161,11 @@ pub fn interrupt_all() {
 }
 
 impl Pmap {
+    /// Whether another CPU has this pmap loaded: a hint.
+    pub fn is_used_elsewhere(&self) -> bool {
+        self.cpus.active.load(Ordering::Relaxed) & !(1 << machine::cpu()) != 0
+    }
+
     /// As [`interrupt_all`], for the CPUs that have this pmap loaded. One that loads it later has
     /// passed a barrier by that.
     pub fn interrupt(&self) {

@@ -227,8 +227,8 @@ impl Map {
         let start = self.make_room(&mut space, request.place, len, phase)?;
         let range = VirtRange::new(start, start + len);
         let mut entry = MapEntry::new(range, request, lock, object);
-        // Most are written soon. With an amap, the first fault does not write-lock the map.
-        if private_data && entry.object.is_none() && len < SPAN {
+        // With an amap, the first fault does not write-lock the map, which threads share.
+        if private_data && entry.object.is_none() && len < SPAN && self.pmap.is_used_elsewhere() {
             entry.amap = Some(Arc::new(Amap::new(entry.key(start), pages)));
         }
         space.insert(entry);

@@ -21,8 +21,8 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 use nucleus::{Mistake, PAGE_SHIFT, VirtAddr, VirtRange, task::WaitQueue};
 
-/// Ranges at one time: a cache line. Further unmaps flush with the map locked.
-const RANGES: usize = 8;
+/// Ranges at one time: with their count, a cache line. Further changes flush with the map locked.
+const RANGES: usize = 7;
 /// The low bits of a note: the number of pages. The number of the first one is above.
 const COUNT_BITS: u32 = 28;
 
@@ -31,6 +31,8 @@ const COUNT_BITS: u32 = 28;
 pub(crate) struct Unflushed {
     /// Notes; 0 where there is none. [set with the map write-locked, cleared without]
     notes: [AtomicU64; RANGES],
+    /// The number of notes; counted before a note is set and after it is cleared.
+    count: AtomicU64,
     /// Woken when a note is withdrawn.
     withdrawn: WaitQueue,
 }
@@ -45,6 +47,7 @@ impl Unflushed {
     pub const fn new() -> Unflushed {
         Unflushed {
             notes: [const { AtomicU64::new(0) }; RANGES],
+            count: AtomicU64::new(0),
             withdrawn: WaitQueue::new(),
         }
     }
@@ -58,6 +61,7 @@ impl Unflushed {
             return None;
         }
         let first = (range.start.0 >> PAGE_SHIFT) as u64;
+        self.count.fetch_add(1, Ordering::Relaxed);
         // Read with the map locked, which it was not since.
         self.notes[index].store(first << COUNT_BITS | pages, Ordering::Relaxed);
         Some(Note {
@@ -69,10 +73,20 @@ impl Unflushed {
     /// Returns an unflushed range that overlaps `range`. The map is locked.
     #[inline]
     pub fn overlapping(&self, range: VirtRange) -> Option<VirtRange> {
+        // Acquire: the flush comes before what is done with a range that is not noted any more.
+        match self.count.load(Ordering::Acquire) {
+            0 => None,
+            _ => self.find(range),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find(&self, range: VirtRange) -> Option<VirtRange> {
         if Mistake::UnflushedReused.is_made() {
             return None;
         }
-        // Acquire: the flush comes before what is done with a range that is not noted any more.
+        // Acquire: as for the count.
         let notes = self.notes.iter().map(|note| note.load(Ordering::Acquire));
         let mut ranges = notes.filter(|&note| note != 0).map(range_of);
         ranges.find(|it| !it.intersect(range).is_empty())
@@ -103,6 +117,7 @@ impl Drop for Note<'_> {
     fn drop(&mut self) {
         // Release: after the flush.
         self.unflushed.notes[self.index].store(0, Ordering::Release);
+        self.unflushed.count.fetch_sub(1, Ordering::Release);
         self.unflushed.withdrawn.wake_all();
     }
 }
