@@ -10,7 +10,8 @@ use std::sync::{
 use abi::Errno;
 use abi::raw::general::{
     O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_PATH, O_RDWR, O_TMPFILE, O_TRUNC, O_WRONLY,
-    RESOLVE_BENEATH, RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_NO_XDEV,
+    RENAME_EXCHANGE, RESOLVE_BENEATH, RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS,
+    RESOLVE_NO_XDEV,
 };
 use fbuf::{BytesSink, BytesSource};
 use fs::{
@@ -325,6 +326,45 @@ fn paths_stay_right() {
         w.walk().remove(b"z/b/c", true).unwrap();
         assert_eq!(w.path(&deep), "/z/b/c (deleted)");
         assert!(deep.is_removed() && deep.vnode().parent().is_some());
+    });
+}
+
+#[test]
+fn listings_name_the_directory_above() {
+    support::on_machines(1, 1, |_| {
+        let w = World::new();
+        for path in ["a", "b", "a/x", "b/y", "a/x/deep"] {
+            w.mkdir(path, 0o755).unwrap();
+        }
+        let inode = |path| w.at(path).unwrap().attributes().unwrap().inode;
+        let listed = |directory: &dyn File| {
+            let mut above = None;
+            let mut emit = |name: &[u8], inode, _, _| {
+                above = (name == b"..").then_some(inode).or(above);
+                true
+            };
+            directory.list(&mut emit).unwrap();
+            above.unwrap()
+        };
+        let above = |path| listed(&*w.open(path, O_DIRECTORY).unwrap());
+        assert_eq!(above("/"), inode("/"));
+        assert_eq!(above("a"), inode("/"));
+        assert_eq!(above("a/x"), inode("a"));
+        w.rename("a/x", "b/z").unwrap();
+        assert_eq!(above("b/z"), inode("b"));
+        assert_eq!(above("b/z/deep"), inode("b/z"));
+        w.mkdir("a/x", 0o755).unwrap();
+        let walk = w.walk();
+        let exchanged = walk.rename(b"a/x", &walk, b"b/y", RENAME_EXCHANGE);
+        exchanged.unwrap();
+        assert_eq!((above("a/x"), above("b/y")), (inode("a"), inode("b")));
+        let exchanged = walk.rename(b"a", &walk, b"b/y", RENAME_EXCHANGE);
+        exchanged.unwrap();
+        assert_eq!((above("a"), above("b/y")), (inode("/"), inode("b")));
+        // It stays the last one.
+        let removed = w.open("b/z/deep", O_DIRECTORY).unwrap();
+        w.walk().remove(b"b/z/deep", true).unwrap();
+        assert_eq!(listed(&*removed), inode("b/z"));
     });
 }
 

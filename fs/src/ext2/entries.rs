@@ -6,13 +6,12 @@ use core::sync::atomic::Ordering;
 use abi::{Errno, Result};
 
 use super::{
-    home::now,
     inode::{Inode, Node, ROOT},
     layout::Flags,
 };
 use crate::{
     Credentials, Kind, Vnode,
-    vnode::{self, Emit, Judged, Make, Place, check_name, is_same},
+    vnode::{self, Emit, Judged, Make, Place, check_name, is_same, now},
 };
 
 /// The largest link count of an inode, as on Linux.

@@ -1,9 +1,6 @@
 //! Where an inode's record is on the disk.
 
-use core::time::Duration;
-
 use abi::Result;
-use nucleus::time;
 
 use super::{
     buffer::Block,
@@ -79,12 +76,4 @@ impl Volume {
             self.buffers.store(&home.block, at, &value.to_le_bytes());
         }
     }
-}
-
-/// Returns the time in ticks since the epoch: time stamps are as coarse as Linux's, so that
-/// repeated writes rarely change them.
-pub(super) fn now() -> Duration {
-    const TICK: u32 = 4_000_000;
-    let now = time::since_epoch();
-    Duration::new(now.as_secs(), now.subsec_nanos() / TICK * TICK)
 }

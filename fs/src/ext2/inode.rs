@@ -24,7 +24,7 @@ use super::{
     Ext2,
     buffer::Block,
     content::Content,
-    home::{RecordPlace, now},
+    home::RecordPlace,
     layout::{Flags, InodeRecord},
     pending::{Pending, Run},
     removed::Removed,
@@ -32,6 +32,7 @@ use super::{
 use crate::{
     Kind,
     page_cache::{Cached, InCore, InUse, PageCache, Properties, WriteBack},
+    vnode::now,
 };
 
 /// The vnode: an inode that is in use.

@@ -14,7 +14,6 @@ use vm::Pager;
 use super::{
     content::Content,
     directory::Directory,
-    home::now,
     inode::{Inode, NewInode, Node, ROOT},
     layout::{Flags, InodeRecord},
     pinned,
@@ -26,7 +25,7 @@ use crate::{
     credentials::{EXECUTE, WRITE},
     device,
     page_cache::{Cached, InCore, PageCache, WriteBack},
-    vnode::{self, Change, FileSystem, MountPoint, Place, SizeLimit, Space},
+    vnode::{self, Change, FileSystem, MountPoint, Place, SizeLimit, Space, now},
 };
 
 impl Inode {

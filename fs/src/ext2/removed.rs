@@ -5,11 +5,12 @@ use alloc::vec::Vec;
 use abi::Result;
 
 use super::{
-    home::{RecordPlace, now},
+    home::RecordPlace,
     layout::InodeRecord,
     pending::{Pending, Run},
     volume::Volume,
 };
+use crate::vnode::now;
 
 /// An unused inode without links that could not be freed yet.
 pub(super) struct Removed {

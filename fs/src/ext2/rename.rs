@@ -7,12 +7,11 @@ use abi::{Errno, Result};
 
 use super::{
     directory::{Directory, Found, Writing},
-    home::now,
     inode::{Inode, Node},
 };
 use crate::{
     Credentials, Kind, Vnode,
-    vnode::{Judged, LockedPair, Place, Rename, RenameStep, check_name},
+    vnode::{Judged, LockedPair, Place, Rename, RenameStep, check_name, now},
 };
 
 type Pair<'a> = LockedPair<Writing<'a>>;

@@ -20,7 +20,6 @@ use super::{
     buffer::{Block, Buffers},
     free::Free,
     group::Group,
-    home::now,
     layout::{
         GROUP_SIZE, Geometry, GroupRecord, ReadOnlyCompatible, Refused, State, Superblock, field,
     },
@@ -31,7 +30,7 @@ use super::{
 };
 use crate::{
     block::{Device, SECTOR},
-    vnode::Space,
+    vnode::{Space, now},
 };
 
 /// The file system on a device.

@@ -4,10 +4,7 @@ use alloc::sync::Arc;
 
 use abi::Result;
 
-use crate::{
-    Kind, Vnode,
-    vnode::{Attributes, Emit},
-};
+use crate::{Kind, Vnode, vnode::Emit};
 
 /// Positions before the file system's own cursors: 0 is ".", 1 is "..".
 const DOTS: u64 = 2;
@@ -24,11 +21,7 @@ pub(super) fn list(directory: &Arc<dyn Vnode>, position: u64, emit: &mut Emit<'_
         at = 1;
     }
     if at == 1 {
-        let up = match directory.parent() {
-            Some(parent) => parent.attributes()?,
-            None => own,
-        };
-        let Attributes { inode, .. } = up;
+        let inode = directory.parent_inode()?.unwrap_or(own.inode);
         if !emit(b"..", inode, Kind::Directory, DOTS) {
             return Ok(at);
         }

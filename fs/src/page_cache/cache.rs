@@ -10,7 +10,7 @@ use nucleus::{
     Frame, PAGE_SIZE,
     frame::{Contents, Owned},
     pmap,
-    sync::RwLock,
+    sync::{PARTS, RwLock},
 };
 use vm::{Description, History, Lookup, Object, Pager, PagerError, account::Stock};
 
@@ -29,8 +29,9 @@ pub(super) const LOOK: usize = 16 * PAGE_SIZE;
 /// The bytes of one file that are in memory. To be embedded in a vnode; it is the vnode's pager.
 ///
 /// *Concurrency.* Reads that copy take no lock but a chunk's. Writes and truncation are serialized
-/// by `writers`, which no fault takes. Lenders share it: a reader that keeps pages waits for it,
-/// and one that could take pages copies them instead, since a writer may sleep for long.
+/// by `writers`, which no fault takes; writes that leave the size as it is, only with those to the
+/// same pages. Lenders share it: a reader that keeps pages waits for it, and one that could take
+/// pages copies them instead, since a writer may sleep for long.
 ///
 /// *Lent pages.* A page that was passed on without a copy is immutable while others have it: a
 /// writer, or a fault that makes it writable, first [owns](Object::own) it. No page is lent while
@@ -40,8 +41,9 @@ pub struct PageCache<S: BackingStore> {
     /// Bytes. Grows under `writers`; shrinks under it, before pages go.
     pub(crate) size: AtomicU64,
     /// Held by writers and truncation, across the copy from the program too, so that writes are
-    /// atomic to each other. Shared by those who lend pages and by transfers past the pages, during
-    /// which no block may be freed and no byte be written into a page.
+    /// atomic to each other; by overwriters in part (see [`parts_with`]). Shared by those who lend
+    /// pages and by transfers past the pages, during which no block may be freed and no byte be
+    /// written into a page.
     pub(crate) writers: RwLock<()>,
     /// Shared mappings that may write.
     pub(crate) writable_mappings: AtomicU32,
@@ -55,6 +57,19 @@ pub struct PageCache<S: BackingStore> {
 /// Returns the pages that have some of these bytes.
 pub(crate) fn pages_with(bytes: &Range<u64>) -> Range<u64> {
     bytes.start / PAGE..bytes.end.div_ceil(PAGE)
+}
+
+/// Returns the parts of [`PageCache::writers`] that stand for these pages, one at least: those of
+/// neighbouring pages differ.
+pub(super) fn parts_with(pages: Range<u64>) -> u32 {
+    const ALL: u32 = (1 << PARTS) - 1;
+    let count = pages.end - pages.start;
+    if count >= PARTS.into() {
+        return ALL;
+    }
+    let first = pages.start % u64::from(PARTS);
+    let bits = ((1u64 << count) - 1) << first;
+    (bits | bits >> PARTS) as u32 & ALL
 }
 
 /// Returns the error of a system call for that of a page.

@@ -5,14 +5,26 @@ use core::{ops::Range, sync::atomic::Ordering};
 use abi::{Errno, Result};
 use fbuf::counters::Counter;
 use fbuf::{Slice, Source};
-use nucleus::{Frame, PAGE_SIZE, ephemeral, frame::Owned, pmap};
+use nucleus::{
+    Frame, PAGE_SIZE, ephemeral,
+    frame::Owned,
+    pmap,
+    sync::{PartsGuard, WriteGuard},
+};
 use vm::{CopyReason, Moved, PASSED_TOGETHER, TransferCall};
 
 use super::{
     SizeLimit,
     backing_store::BackingStore,
-    cache::{LOOK, PAGE, PageCache, errno, new_page},
+    cache::{LOOK, PAGE, PageCache, errno, new_page, pages_with, parts_with},
 };
+
+/// How a writer has a file's `writers`.
+#[allow(dead_code, reason = "the guards are held, not used")]
+enum Turn<'a> {
+    Alone(WriteGuard<'a, ()>),
+    Parts(PartsGuard<'a, ()>),
+}
 
 impl<S: BackingStore> PageCache<S> {
     /// As [`write_within`](PageCache::write_within) without a limit.
@@ -35,7 +47,7 @@ impl<S: BackingStore> PageCache<S> {
         append: bool,
         from: &mut dyn Source,
     ) -> Result<(usize, u64)> {
-        let _turn = self.writers.write();
+        let _turn = self.turn_to_write(offset, append, from.left());
         let old = self.size();
         let start = if append { old } else { offset };
         if from.left() == 0 {
@@ -106,7 +118,8 @@ impl<S: BackingStore> PageCache<S> {
             vm::count_moved(TransferCall::FileWrite, Moved::Copied(why), copied);
         }
         let end = start + done as u64;
-        if done < len && (self.store.properties().granule < PAGE || self.store.is_in_place()) {
+        let reserves_pieces = self.store.properties().granule < PAGE || self.store.is_in_place();
+        if done < len && start + len as u64 > old && reserves_pieces {
             // Room beyond the end that was reserved for the rest is freed, with the page in place
             // that it belongs to, or lost until the file system is checked.
             let _ = S::free(self, self.pages()..u64::MAX, Some(self.size()));
@@ -118,6 +131,21 @@ impl<S: BackingStore> PageCache<S> {
             Err(error) if done == 0 => Err(error),
             _ => Ok((done, end)),
         }
+    }
+
+    /// Waits until `len` bytes from `offset` on may be written, or behind the end. A write inside
+    /// of the file leaves the size as it is, and takes turns with those to the same pages only.
+    fn turn_to_write(&self, offset: u64, append: bool, len: usize) -> Turn<'_> {
+        let end = offset.saturating_add(len as u64);
+        let is_inside = || end <= self.size() && len > 0 && !append && !self.store.is_in_place();
+        if is_inside() {
+            let parts = parts_with(pages_with(&(offset..end)));
+            let turn = self.writers.write_parts(parts);
+            if is_inside() {
+                return Turn::Parts(turn);
+            }
+        }
+        Turn::Alone(self.writers.write())
     }
 
     /// Makes whole pages of the program that writes pages of the file (page loanout, `uvm.txt` 7),

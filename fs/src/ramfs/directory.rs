@@ -4,7 +4,7 @@ use alloc::{
     collections::BTreeMap,
     sync::{Arc, Weak},
 };
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use abi::{Errno, Result};
 use nucleus::{
@@ -32,6 +32,9 @@ use crate::{
 pub(super) struct Directory {
     pub(super) entries: BiasedRwLock<Entries>,
     pub(super) count: EntryCount,
+    /// The inode number of the directory that holds this one, or held it last; 0 for the root. A
+    /// listing reads it without the lock of the place, which every listing would write.
+    above: AtomicU64,
 }
 
 /// One name.
@@ -156,7 +159,20 @@ impl Directory {
         Directory {
             entries: BiasedRwLock::new(crate::rank::DIRECTORY, Entries::default()),
             count: EntryCount::new(true),
+            above: AtomicU64::new(0),
         }
+    }
+
+    /// Returns the inode number of the directory that holds this one, or held it last; `None` for
+    /// the root.
+    pub(super) fn above(&self) -> Option<u64> {
+        Some(self.above.load(Ordering::Relaxed)).filter(|&inode| inode != 0)
+    }
+
+    /// Notes that it is in this directory now.
+    pub(super) fn set_above(&self, parent: &Weak<Node>) {
+        let inode = parent.upgrade().map_or(0, |parent| parent.inode);
+        self.above.store(inode, Ordering::Relaxed);
     }
 
     pub(super) fn lookup(&self, fs: &Ramfs, name: &[u8]) -> Result<Arc<Node>> {

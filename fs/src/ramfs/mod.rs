@@ -25,13 +25,13 @@ use core::{
 };
 
 use abi::{Errno, Result};
-use nucleus::{PAGE_SIZE, frame, heap, random, sync::Mutex, time};
+use nucleus::{PAGE_SIZE, frame, heap, random, sync::Mutex};
 use vm::account::{self, Account};
 
 use crate::{
     Credentials, Vnode,
     namespace::NAME_MAX,
-    vnode::{FileSystem, Space, new_device},
+    vnode::{self, FileSystem, Space, new_device},
 };
 
 pub use options::Options;
@@ -230,7 +230,7 @@ impl FileSystem for Ramfs {
 
 /// Nanoseconds since the epoch.
 fn now() -> u64 {
-    time::since_epoch().as_nanos() as u64
+    vnode::now().as_nanos() as u64
 }
 
 /// 512-byte units in a page.

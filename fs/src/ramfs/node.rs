@@ -71,6 +71,15 @@ struct Times {
     created: u64,
 }
 
+impl Times {
+    /// Sets one of them; writes nothing that is so already, since other CPUs read the line.
+    fn set(time: &AtomicU64, now: u64) {
+        if time.load(Ordering::Relaxed) != now {
+            time.store(now, Ordering::Relaxed);
+        }
+    }
+}
+
 pub(super) enum Body {
     Regular(Regular),
     Directory(Directory),
@@ -146,6 +155,9 @@ impl Node {
             Body::Directory(_) => 2,
             _ => place.is_some() as u32,
         };
+        if let (Body::Directory(directory), Some((parent, _))) = (&body, &place) {
+            directory.set_above(parent);
+        }
         let now = now();
         Arc::new_cyclic(|me| Node {
             me: me.clone(),
@@ -224,13 +236,13 @@ impl Node {
     /// Updates the times after a change of data.
     pub(super) fn touch_modified(&self) {
         let now = now();
-        self.times.modified.store(now, Ordering::Relaxed);
-        self.times.changed.store(now, Ordering::Relaxed);
+        Times::set(&self.times.modified, now);
+        Times::set(&self.times.changed, now);
     }
 
     /// Updates the time of change.
     pub(super) fn touch_changed(&self) {
-        self.times.changed.store(now(), Ordering::Relaxed);
+        Times::set(&self.times.changed, now());
     }
 
     /// As [`note_access`](vnode::FileData::note_access): most reads need not write to the node.
@@ -241,7 +253,7 @@ impl Node {
             .map(|time| time.load(Ordering::Relaxed));
         let now = now();
         if strict || vnode::is_access_stale(accessed, modified, changed, now, DAY) {
-            times.accessed.store(now, Ordering::Relaxed);
+            Times::set(&times.accessed, now);
         }
     }
 
@@ -339,6 +351,10 @@ impl Vnode for Node {
 
     fn parent(&self) -> Option<Arc<dyn Vnode>> {
         self.up().map(|up| up as Arc<dyn Vnode>)
+    }
+
+    fn parent_inode(&self) -> Result<Option<u64>> {
+        Ok(self.as_directory()?.above())
     }
 
     fn counted(&self) -> Option<Arc<dyn Vnode>> {

@@ -17,9 +17,11 @@ use core::{
     any::Any,
     ops::Sub,
     sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
 };
 
 use abi::{Errno, Result};
+use nucleus::time;
 
 mod attributes;
 pub mod credentials;
@@ -148,6 +150,16 @@ pub trait Vnode: Any + Send + Sync + Directory + FileData {
         self.place().map(|place| place.parent)
     }
 
+    /// Returns the inode number of the directory that holds this one; `None` for the root of a file
+    /// system.
+    ///
+    /// # Errors
+    /// Those of [`attributes`](Vnode::attributes); `ENOTDIR`.
+    fn parent_inode(&self) -> Result<Option<u64>> {
+        let parent = self.parent().map(|parent| parent.attributes());
+        Ok(parent.transpose()?.map(|it| it.inode))
+    }
+
     /// Tells whether [`place`](Vnode::place) is this name of its own, and remains so wherever the
     /// name goes.
     fn goes_by(&self, directory: &dyn Vnode, name: &[u8]) -> bool {
@@ -270,6 +282,14 @@ pub trait Sealable {
     /// # Errors
     /// `EPERM` where `F_SEAL_SEAL` is set, `EBUSY` for `F_SEAL_WRITE` while a mapping may write.
     fn add_seals(&self, seals: u32) -> Result<()>;
+}
+
+/// Returns the time in ticks since the epoch: time stamps are as coarse as Linux's, so that
+/// repeated writes rarely change them.
+pub(crate) fn now() -> Duration {
+    const TICK: u32 = 4_000_000;
+    let now = time::since_epoch();
+    Duration::new(now.as_secs(), now.subsec_nanos() / TICK * TICK)
 }
 
 /// Tells whether a read that is not strict updates the time of access: once after each change, and

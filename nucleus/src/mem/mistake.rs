@@ -117,6 +117,8 @@ mistakes! {
 
     /// The writer of a biased lock does not wait for read sections.
     SectionsNotAwaited,
+    /// A writer of parts of a lock does not look whether others write them.
+    SamePartsTaken,
     /// `MADV_DONTNEED` removes mappings before it locks their chunk.
     DiscardedUnlocked,
     /// What `munmap` and `mprotect` flush with their map unlocked counts as flushed before.

@@ -1,20 +1,29 @@
 //! The sleeping lock for many readers or one writer: a word that counts readers.
+//!
+//! Writers of parts of what the lock guards may have it together, if no two of them want the same
+//! part: then the word has a bit for each part in place of the count. So writers of different pages
+//! of a file do not wait for each other, but exclude its readers.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::parking_lot;
 use crate::hw::machine;
 use crate::lock::{Exclusive, Guard, Guarded, Hold, Lock, Rank, lock_pair, lockdep};
+use crate::mem::mistake::Mistake;
 
 const WRITER: u32 = 1 << 31;
 /// Tasks may be in the parking lot. New readers join them rather than overtake a writer for ever.
 const WAITING: u32 = 1 << 30;
+/// Writers of parts have the lock: the bits below are theirs.
+const PARTLY: u32 = 1 << 29;
 /// Readers at a time. One more waits: guards that were forgotten never make the count a flag.
-const MOST_READERS: u32 = 1 << 29;
+const MOST_READERS: u32 = 1 << 28;
+/// Parts that can be locked apart.
+pub const PARTS: u32 = MOST_READERS.trailing_zeros();
 
-/// Many readers or one writer; sleeps.
+/// Many readers, one writer, or writers of different parts; sleeps.
 pub struct RwLock<T: ?Sized> {
-    /// `WRITER`, `WAITING` and the number of readers.
+    /// `WRITER`, `WAITING`, and the number of readers or, with `PARTLY`, the parts being written.
     state: AtomicU32,
     /// `state`
     guarded: Guarded<T>,
@@ -30,11 +39,17 @@ pub type ReadGuard<'a, T> = Guard<'a, RwLock<T>, Reading>;
 /// Holds a [`RwLock`] for writing.
 pub type WriteGuard<'a, T> = Guard<'a, RwLock<T>, Writing>;
 
+/// Holds parts of what a [`RwLock`] guards.
+pub type PartsGuard<'a, T> = Guard<'a, RwLock<T>, WritingParts>;
+
 /// How a [`ReadGuard`] holds its lock.
 pub struct Reading(());
 
 /// How a [`WriteGuard`] holds its lock.
 pub struct Writing(());
+
+/// How a [`PartsGuard`] holds its lock: a bit for each part.
+pub struct WritingParts(u32);
 
 impl<T: ?Sized> Lock for RwLock<T> {
     type Value = T;
@@ -49,7 +64,7 @@ impl<T: ?Sized> Lock for RwLock<T> {
 unsafe impl<T: ?Sized> Hold<RwLock<T>> for Reading {
     #[inline]
     unsafe fn release(&mut self, lock: &RwLock<T>) {
-        lock.leave(1);
+        lock.leave(|state| state - 1);
     }
 }
 
@@ -60,7 +75,19 @@ unsafe impl Exclusive for Writing {}
 unsafe impl<T: ?Sized> Hold<RwLock<T>> for Writing {
     #[inline]
     unsafe fn release(&mut self, lock: &RwLock<T>) {
-        lock.leave(WRITER);
+        lock.leave(|state| state - WRITER);
+    }
+}
+
+// SAFETY: the word says that no writer has the lock. Others may have the value, which is why the
+// guard is not `Exclusive`.
+unsafe impl<T: ?Sized> Hold<RwLock<T>> for WritingParts {
+    #[inline]
+    unsafe fn release(&mut self, lock: &RwLock<T>) {
+        lock.leave(|state| match state & !self.0 {
+            left if left & !WAITING == PARTLY => left - PARTLY,
+            left => left,
+        });
     }
 }
 
@@ -92,7 +119,7 @@ impl<T: ?Sized> RwLock<T> {
     #[track_caller]
     pub fn read(&self) -> ReadGuard<'_, T> {
         self.check();
-        // Both flags are above the count.
+        // All flags are above the count.
         self.take(|state| (state < MOST_READERS).then(|| state + 1));
         // SAFETY: counted just now.
         unsafe { Guard::new(self, Reading(())) }
@@ -117,6 +144,26 @@ impl<T: ?Sized> RwLock<T> {
     pub fn write(&self) -> WriteGuard<'_, T> {
         self.check();
         self.take_write()
+    }
+
+    /// Takes the parts that have a bit in `parts`, one at least, together with writers of others.
+    /// Excludes readers and those that take the lock alone.
+    ///
+    /// # Panics
+    /// If `parts` has no part, or bits from [`PARTS`] on.
+    #[inline]
+    #[track_caller]
+    pub fn write_parts(&self, parts: u32) -> PartsGuard<'_, T> {
+        assert!(parts != 0 && parts < 1 << PARTS, "no parts of a lock");
+        self.check();
+        self.take(|state| {
+            let is_partly = state & !(MOST_READERS - 1) == PARTLY;
+            let are_free = state & parts == 0 || Mistake::SamePartsTaken.is_made();
+            let enters = state == 0 || is_partly && are_free;
+            enters.then_some(state | PARTLY | parts)
+        });
+        // SAFETY: these parts have just been noted in the word.
+        unsafe { Guard::new(self, WritingParts(parts)) }
     }
 
     /// Takes two locks of one rank for writing, the one at the lower address first. They must not
@@ -186,16 +233,16 @@ impl<T: ?Sized> RwLock<T> {
         }
     }
 
-    /// Takes `part` out of the word. A task that leaves the lock free wakes all waiters; they
+    /// Changes the word as `left` says. A task that leaves the lock free wakes all waiters; they
     /// compete anew, readers and writers alike.
-    #[inline]
-    fn leave(&self, part: u32) {
+    #[inline(always)]
+    fn leave(&self, left: impl Fn(u32) -> u32) {
         // Another CPU may free the lock as soon as it is given back.
         let address = self.address();
         machine::point();
         let mut state = self.state.load(Ordering::Relaxed);
         loop {
-            let left = state - part;
+            let left = left(state);
             let new = if left == WAITING { 0 } else { left };
             match self
                 .state

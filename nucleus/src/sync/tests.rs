@@ -163,6 +163,70 @@ fn contend_for_biased() {
     });
 }
 
+/// Parts of a value, and who writes some of them.
+struct Parts {
+    lock: RwLock<()>,
+    parts: [Fragile; 3],
+    writers: AtomicUsize,
+}
+
+/// Writers of parts were inside together.
+static TOGETHER: AtomicBool = AtomicBool::new(false);
+
+fn contend_for_parts() {
+    let parts = Parts {
+        lock: RwLock::new(VNODE, ()),
+        parts: core::array::from_fn(|_| Fragile::new()),
+        writers: AtomicUsize::new(0),
+    };
+    contend(parts, WRITES, |all, fragile, i| match i % 4 {
+        0 => {
+            let _guard = all.lock.write();
+            fragile.write();
+            all.parts.iter().for_each(Fragile::write);
+        }
+        1 => {
+            let guard = all.lock.try_read();
+            let _guard = guard.unwrap_or_else(|| all.lock.read());
+            all.parts.iter().for_each(|part| part.read(true));
+        }
+        _ => {
+            let wanted = match i % 8 {
+                2 => 0b001,
+                3 => 0b110,
+                6 => 0b010,
+                _ => 0b101,
+            };
+            let _guard = all.lock.write_parts(wanted);
+            if all.writers.fetch_add(1, Ordering::SeqCst) > 0 {
+                TOGETHER.store(true, Ordering::SeqCst);
+            }
+            fragile.read(i % 8 > 3);
+            let own = |&(part, _): &(usize, _)| wanted & 1 << part != 0;
+            let own = all.parts.iter().enumerate().filter(own);
+            own.for_each(|(_, part)| part.write());
+            all.writers.fetch_sub(1, Ordering::SeqCst);
+        }
+    });
+}
+
+#[test]
+fn writers_of_parts_exclude_readers_and_each_other() {
+    on_machines_with("parts", 1..=8, 256, 30, contend_for_parts);
+    assert!(TOGETHER.load(Ordering::SeqCst), "they always waited");
+}
+
+/// A writer that takes parts which another one has makes the test above fail.
+#[test]
+fn writers_of_the_same_part_are_found() {
+    let like = Config {
+        cpus: 4,
+        pages: 256,
+        ..Config::default()
+    };
+    Mistake::SamePartsTaken.assert_found(like, contend_for_parts, "left == right");
+}
+
 /// A writer that does not wait for sections makes the test above fail.
 #[test]
 fn a_writer_that_waits_for_no_section_is_found() {

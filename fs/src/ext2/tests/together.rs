@@ -8,8 +8,9 @@ use std::{
     time::Duration,
 };
 
-use fbuf::{Aggregate, AggregateSink, BytesSource, UserBuffers};
-use nucleus::{PAGE_SIZE, Prot, task};
+use abi::Result;
+use fbuf::{Aggregate, AggregateSink, BytesSink, BytesSource, Source, UserBuffers};
+use nucleus::{Frame, PAGE_SIZE, Prot, task};
 use vm::MapRequest;
 
 use super::{Mounted, files::pages, on_machines};
@@ -188,6 +189,98 @@ fn removed_files_end_while_a_remount_waits() {
         fs.reconfigure(b"", true).unwrap();
         tasks.wait();
         drop(root);
+        mounted.finish();
+    });
+}
+
+/// Bytes that are there once `wait` has returned.
+struct Late<'a> {
+    bytes: BytesSource<'a>,
+    wait: &'a dyn Fn(),
+}
+
+impl Source for Late<'_> {
+    fn left(&self) -> usize {
+        self.bytes.left()
+    }
+
+    fn take_into(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
+        (self.wait)();
+        self.bytes.take_into(frame, offset, len)
+    }
+
+    fn take_bytes(&mut self, to: &mut [u8]) -> Result<usize> {
+        (self.wait)();
+        self.bytes.take_bytes(to)
+    }
+}
+
+/// Writes inside a file wait for those to the same pages only, and those that make it longer, and
+/// readers that keep pages, for all.
+#[test]
+fn writes_of_different_pages_go_on_together() {
+    const PAGE: u64 = PAGE_SIZE as u64;
+    on_machines(8, |seed| {
+        let mounted = Mounted::of(SHAPE, seed);
+        let file = mounted.open(0);
+        let write = |at, bytes: &[u8]| {
+            let written = pages(&file).write(at, false, &mut BytesSource::new(bytes));
+            assert_eq!(written, Ok((bytes.len(), at + bytes.len() as u64)));
+        };
+        write(0, &[5; 4 * PAGE_SIZE]);
+        let (tasks, step) = (Arc::new(Tasks::default()), Arc::new(AtomicUsize::new(0)));
+        let (writing, at) = (file.clone(), step.clone());
+        tasks.begin(move || {
+            let wait = || {
+                at.store(1, Ordering::SeqCst);
+                let is_written = (0..200_000).any(|_| {
+                    task::yield_now();
+                    at.load(Ordering::SeqCst) == 2
+                });
+                assert!(is_written, "a writer waits for one of another page");
+                (0..200).for_each(|_| task::yield_now());
+                assert_eq!(at.load(Ordering::SeqCst), 2, "others were in the same page");
+            };
+            let mut late = Late {
+                bytes: BytesSource::new(&[6; PAGE_SIZE]),
+                wait: &wait,
+            };
+            let written = pages(&writing).write(PAGE, false, &mut late);
+            assert_eq!(written, Ok((PAGE_SIZE, 2 * PAGE)));
+        });
+        while step.load(Ordering::SeqCst) == 0 {
+            task::yield_now();
+        }
+        write(2 * PAGE, &[7; PAGE_SIZE]);
+        step.store(2, Ordering::SeqCst);
+        match seed % 3 {
+            0 => write(PAGE + 100, &[8; 2 * PAGE_SIZE]),
+            1 => write(4 * PAGE, &[8; 100]),
+            _ => {
+                let mut kept = Aggregate::default();
+                let mut sink = AggregateSink::new(&mut kept, 4 * PAGE_SIZE);
+                assert_eq!(pages(&file).read(0, &mut sink), Ok(4 * PAGE_SIZE));
+            }
+        }
+        step.store(3, Ordering::SeqCst);
+        while tasks.are_running() {
+            task::yield_now();
+        }
+        let mut bytes = vec![0; 4 * PAGE_SIZE];
+        let read = pages(&file).read(0, &mut BytesSink::new(&mut bytes));
+        assert_eq!(read, Ok(bytes.len()));
+        let mut wanted = [
+            [5; PAGE_SIZE],
+            [6; PAGE_SIZE],
+            [7; PAGE_SIZE],
+            [5; PAGE_SIZE],
+        ]
+        .concat();
+        if seed % 3 == 0 {
+            wanted[PAGE_SIZE + 100..][..2 * PAGE_SIZE].fill(8);
+        }
+        assert!(bytes == wanted, "a write was lost, or mixed with another");
+        drop(file);
         mounted.finish();
     });
 }
