@@ -10,7 +10,7 @@ use nucleus::{
 
 use super::{Call, SystemCall, arguments::find as find_by, call};
 use crate::process::{
-    Pid, Process, Thread, pid_table,
+    Credentials, Pid, Process, Thread, pid_table,
     signal::{self, Action, AltStack, ERESTARTNOHAND, Info, SignalSet},
 };
 
@@ -163,12 +163,14 @@ fn check_permission(call: &Call<'_>, target: &Process, signal: u32) -> Result<()
         return Ok(());
     }
     let theirs = target.credentials().ok_or(Errno::ESRCH)?;
-    let same_session = target.session_id() == call.process().session_id();
-    if call.credentials().may_signal(&theirs) || (signal == raw::SIGCONT && same_session) {
-        Ok(())
-    } else {
-        Err(Errno::EPERM)
-    }
+    judge(call, target, &theirs, signal)
+}
+
+/// As [`check_permission`], of another process that has `theirs`.
+fn judge(call: &Call<'_>, target: &Process, theirs: &Credentials, signal: u32) -> Result<()> {
+    let same_session = || target.session_id() == call.process().session_id();
+    let may = call.credentials().may_signal(theirs) || signal == raw::SIGCONT && same_session();
+    Errno::EPERM.unless(may)
 }
 
 pub(super) fn send(call: &Call<'_>, target: &Process, info: Info) -> Result<()> {
@@ -231,7 +233,15 @@ fn kill(call: &mut Call<'_>) -> Result<usize> {
         }
         pid if pid < 0 => send_to_all(call, pid_table::members(pid.unsigned_abs()), info)?,
         pid => {
-            let target = call.find_process(pid as Pid).ok_or(Errno::ESRCH)?;
+            let pid = pid as Pid;
+            // Nothing is sent: no reference is needed, which others that look would count, too.
+            if signal == 0 && pid != call.process().pid() {
+                let judge = |target: &_, theirs: &_| judge(call, target, theirs, signal);
+                if let Some(answer) = pid_table::with_leader(pid, judge) {
+                    return answer.map(|()| 0);
+                }
+            }
+            let target = call.find_process(pid).ok_or(Errno::ESRCH)?;
             send(call, &target, info)?;
         }
     }

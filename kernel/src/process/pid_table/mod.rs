@@ -24,7 +24,7 @@ use abi::{Errno, Result, raw::general::SIGCHLD};
 use nucleus::sync::SpinLock;
 
 use super::{
-    Pid, Process, Thread, limits,
+    Credentials, Pid, Process, Thread, limits,
     pid::LastingId,
     signal::{self, Info},
 };
@@ -404,6 +404,19 @@ fn by_birth(list: impl Fn(&PidTable) -> Option<&Births>) -> impl Iterator<Item =
         from = birth + 1;
         pids.members.get(pid).map(|member| member.process.clone())
     })
+}
+
+/// Calls `f` with the process that has this id and its leader's credentials, as long as the leader
+/// lives; `None` otherwise. The table and the leader's resources are locked meanwhile: no reference
+/// is counted.
+pub fn with_leader<R>(pid: Pid, f: impl FnOnce(&Process, &Credentials) -> R) -> Option<R> {
+    let pids = PIDS.lock();
+    let leader = pids.threads.get(&pid)?;
+    let process = leader.process();
+    if process.pid() != pid {
+        return None;
+    }
+    leader.with_credentials(|theirs| f(process, theirs))
 }
 
 pub fn find_thread(tid: Pid) -> Option<Arc<Thread>> {
