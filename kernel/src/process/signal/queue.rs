@@ -59,13 +59,13 @@ impl Queue {
     }
 
     /// Adds a signal. A standard signal that is pending already is not added again, and one for
-    /// whose details there is no room loses them, not itself. It is charged to `user`, the
-    /// target's, which may have `limit` signals waiting.
+    /// whose details there is no room loses them, not itself. It is charged to the user of
+    /// `account`, the target's, who may have `limit` signals waiting.
     ///
     /// # Errors
     /// `EAGAIN`: `limit` or the memory is exhausted, and the signal is a real-time one that `kill`
     /// did not send.
-    pub fn push(&mut self, info: Info, user: &Arc<Account>, limit: u64) -> Result<()> {
+    pub fn push(&mut self, info: Info, account: &Arc<Account>, limit: u64) -> Result<()> {
         let standard = info.signal < raw::SIGRTMIN;
         if standard && self.set.has(info.signal) {
             return Ok(());
@@ -73,7 +73,7 @@ impl Queue {
         // Each standard signal of the kernel's, or of `kill`, stands here once at most.
         let exempt = standard && info.code >= 0;
         let limit = if exempt { u64::MAX } else { limit };
-        let charge = charge(user, limit);
+        let charge = charge(account, limit);
         let has_details = charge.is_some() && self.put((info, charge));
         if !has_details && !standard && info.code != raw::SI_USER as i32 {
             return Err(Errno::EAGAIN);
@@ -181,7 +181,8 @@ impl Queue {
 }
 
 /// A signal that waits, or a timer's, as it counts in the account of a user; the drop takes it
-/// back. As small as it can be, since it moves through the queue with each signal.
+/// back. As small as it can be, since it moves through the queue with each signal. It refers to the
+/// process's account, whose count other processes do not change.
 pub struct Charged(Arc<Account>);
 
 /// Charges one more signal that waits, or a timer's, to the user of `account`; `None` if that one
@@ -190,13 +191,13 @@ pub struct Charged(Arc<Account>);
 pub fn charge(account: &Arc<Account>, limit: u64) -> Option<Charged> {
     let user = account.user();
     user.add(Kind::Signals, 1, 0);
-    let charged = Charged(user.clone());
+    let charged = Charged(account.clone());
     (user.things(Kind::Signals) as u64 <= limit).then_some(charged)
 }
 
 impl Drop for Charged {
     fn drop(&mut self) {
-        self.0.take_back(Kind::Signals, 1, 0);
+        self.0.user().take_back(Kind::Signals, 1, 0);
     }
 }
 

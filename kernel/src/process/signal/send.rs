@@ -64,9 +64,9 @@ pub fn force(thread: &Thread, info: Info) {
         state.unkillable = false;
     }
     // From the kernel: there is always room, if only for the signal without its details.
-    let user = process.user();
+    let account = process.account();
     let mut inner = thread.lock_signals();
-    let _ = inner.pending.push(info, &user, u64::MAX);
+    let _ = inner.pending.push(info, &account, u64::MAX);
     drop(inner);
     drop(state);
     if blocked {
@@ -102,7 +102,7 @@ fn post(process: &Process, target: Option<&Thread>, info: Info) -> Result<bool> 
 fn within_limit(process: &Process, info: Info) -> impl FnOnce(&mut Queue) -> Result<()> {
     move |queue| {
         let limit = process.limits().soft(raw::RLIMIT_SIGPENDING);
-        queue.push(info, &process.user(), limit)
+        queue.push(info, &process.account(), limit)
     }
 }
 
