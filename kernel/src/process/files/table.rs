@@ -18,9 +18,9 @@ use crate::process::sharers::Sharers;
 /// Descriptors that a new table has room for. Their open files are charged to the table, for
 /// [`STEP`] descriptors at a time up to the highest one it had: an `open` that touches no account.
 const FIRST_SIZE: usize = 64;
-/// Words of bits that a table has room for: a cache line. Those of two processes in one line would
+/// Words of marks that a table has room for: a cache line. Those of two processes in one line would
 /// be written by two CPUs.
-const LEAST_WORDS: usize = 8;
+const LEAST_WORDS: usize = 4;
 /// More than most programs use.
 const STEP: usize = 16;
 /// Descriptors and words of bits that are looked at or copied at most before the lock of a table is
@@ -66,10 +66,8 @@ pub struct FileTable {
 #[derive(Default)]
 struct Slots {
     files: Vec<Option<Arc<OpenFile>>>,
-    /// Bit per descriptor: open, or reserved by an open in progress.
-    used: Vec<u64>,
-    /// Bit per descriptor.
-    close_on_exec: Vec<u64>,
+    /// Of 64 descriptors each.
+    marks: Vec<Marks>,
     /// No free descriptor below.
     lowest: usize,
     /// Copies in progress, during which nothing changes.
@@ -78,6 +76,25 @@ struct Slots {
     charge: Option<Charge>,
     /// Open files of the descriptors that are covered.
     first_files: Option<Charge>,
+}
+
+/// A bit per descriptor of each.
+#[derive(Clone, Copy, Default)]
+struct Marks {
+    /// Open, or reserved by an open in progress.
+    used: u64,
+    /// To be closed by `execve`. Clear where `used` is.
+    close_on_exec: u64,
+}
+
+impl Marks {
+    fn set(bits: &mut u64, fd: usize, on: bool) {
+        let bit = 1 << (fd % 64);
+        match on {
+            true => *bits |= bit,
+            false => *bits &= !bit,
+        }
+    }
 }
 
 /// What a table of `size` descriptors is charged with.
@@ -93,14 +110,9 @@ impl Slots {
         let no_memory = |_| Errno::ENOMEM;
         slots.files.try_reserve_exact(size).map_err(no_memory)?;
         let words = (size / 64).max(LEAST_WORDS);
-        slots.used.try_reserve_exact(words).map_err(no_memory)?;
-        slots
-            .close_on_exec
-            .try_reserve_exact(words)
-            .map_err(no_memory)?;
+        slots.marks.try_reserve_exact(words).map_err(no_memory)?;
         slots.files.resize_with(size, || None);
-        slots.used.resize(size / 64, 0);
-        slots.close_on_exec.resize(size / 64, 0);
+        slots.marks.resize(size / 64, Marks::default());
         if size > FIRST_SIZE {
             slots.charge = account::current().map(|account| charge(&account, size));
         }
@@ -112,8 +124,8 @@ impl Slots {
         let start = min.max(self.lowest);
         let mut word = start / 64;
         let mut mask = !0 << (start % 64);
-        while word < self.used.len() {
-            let free = !self.used[word] & mask;
+        while word < self.marks.len() {
+            let free = !self.marks[word].used & mask;
             if free != 0 {
                 return word * 64 + free.trailing_zeros() as usize;
             }
@@ -131,8 +143,8 @@ impl Slots {
         // A program chose it (`close_range`).
         let from = speculation::mask_index(from, self.files.len());
         let mut mask = !0 << (from % 64);
-        for word in from / 64..self.used.len() {
-            let mut left = self.used[word] & mask;
+        for word in from / 64..self.marks.len() {
+            let mut left = self.marks[word].used & mask;
             while left != 0 {
                 let fd = word * 64 + left.trailing_zeros() as usize;
                 // Not one that is only reserved.
@@ -146,30 +158,29 @@ impl Slots {
         None
     }
 
-    fn set(bits: &mut [u64], fd: usize, on: bool) {
-        if on {
-            bits[fd / 64] |= 1 << (fd % 64);
-        } else {
-            bits[fd / 64] &= !(1 << (fd % 64));
-        }
+    fn is_used(&self, fd: usize) -> bool {
+        self.marks[fd / 64].used & (1 << (fd % 64)) != 0
     }
 
-    fn is(bits: &[u64], fd: usize) -> bool {
-        bits[fd / 64] & (1 << (fd % 64)) != 0
+    fn set_close_on_exec(&mut self, fd: usize, on: bool) {
+        Marks::set(&mut self.marks[fd / 64].close_on_exec, fd, on);
     }
 
     /// Takes a free descriptor.
     fn take(&mut self, fd: usize) {
-        Slots::set(&mut self.used, fd, true);
+        Marks::set(&mut self.marks[fd / 64].used, fd, true);
         if fd == self.lowest {
             self.lowest = fd + 1;
         }
     }
 
     fn release(&mut self, fd: usize) -> Option<Arc<OpenFile>> {
-        Slots::set(&mut self.used, fd, false);
-        Slots::set(&mut self.close_on_exec, fd, false);
-        self.lowest = self.lowest.min(fd);
+        let marks = &mut self.marks[fd / 64];
+        Marks::set(&mut marks.used, fd, false);
+        Marks::set(&mut marks.close_on_exec, fd, false);
+        if fd < self.lowest {
+            self.lowest = fd;
+        }
         self.files[fd].take()
     }
 }
@@ -186,7 +197,7 @@ impl Reservation<'_> {
         self.table.charge_file(self.fd, &open);
         let mut slots = self.table.change();
         slots.files[self.fd] = Some(open);
-        Slots::set(&mut slots.close_on_exec, self.fd, close_on_exec);
+        slots.set_close_on_exec(self.fd, close_on_exec);
         drop(slots);
         let fd = self.fd;
         core::mem::forget(self);
@@ -256,22 +267,28 @@ impl FileTable {
     fn copy_piece(slots: &Slots, to: &mut Slots, first: usize) -> usize {
         let mut work = 0;
         // Few of a table are in use, mostly: one look for each 64.
-        let words = slots.used.len().min(to.used.len());
+        let words = slots.marks.len().min(to.marks.len());
         for word in first..words {
             if work >= PIECE {
                 return word;
             }
-            work += 1 + slots.used[word].count_ones() as usize;
-            let mut left = slots.used[word];
+            let marks = slots.marks[word];
+            work += 1 + marks.used.count_ones() as usize;
+            let mut left = marks.used;
+            let mut used = to.marks[word].used;
             while left != 0 {
                 let bit = left.trailing_zeros();
                 left &= left - 1;
                 let fd = word * 64 + bit as usize;
                 to.files[fd].clone_from(&slots.files[fd]);
                 // Reserved descriptors are free in the copy.
-                to.used[word] |= u64::from(to.files[fd].is_some()) << bit;
+                used |= u64::from(to.files[fd].is_some()) << bit;
             }
-            to.close_on_exec[word] = slots.close_on_exec[word] & to.used[word];
+            let close_on_exec = marks.close_on_exec & used;
+            to.marks[word] = Marks {
+                used,
+                close_on_exec,
+            };
         }
         words
     }
@@ -290,7 +307,7 @@ impl FileTable {
                 continue;
             }
             match FileTable::copy_piece(&slots, &mut copy, 0) {
-                all if all == slots.used.len() => drop(slots),
+                all if all == slots.marks.len() => drop(slots),
                 some => drop(self.copy_rest(slots, &mut copy, some)),
             }
             return Ok(Arc::new(FileTable::with(copy)));
@@ -305,7 +322,7 @@ impl FileTable {
         to: &mut Slots,
         mut next: usize,
     ) -> Frozen<'_> {
-        let words = slots.used.len();
+        let words = slots.marks.len();
         slots.frozen += 1;
         drop(slots);
         let frozen = Frozen(self);
@@ -348,8 +365,8 @@ impl FileTable {
     /// Charges the table, which is new, and its first open files to `account`: that of the process
     /// for which its maker made it.
     pub fn charge_to(&self, account: &Arc<Account>) {
-        let first = { self.slots.lock().used.first().copied() };
-        let end = FIRST_SIZE - first.map_or(FIRST_SIZE, |word| word.leading_zeros() as usize);
+        let first = { self.slots.lock().marks.first().copied() };
+        let end = FIRST_SIZE - first.map_or(FIRST_SIZE, |it| it.used.leading_zeros() as usize);
         if end > 0 {
             self.cover(account, end);
         }
@@ -426,16 +443,17 @@ impl FileTable {
     pub fn dup(&self, fd: i32, limit: u64) -> Result<usize> {
         let open = {
             let mut slots = self.change();
+            let slots = &mut *slots;
             let from = slots.check(fd)?;
+            let open = slots.files[from].clone();
             let to = slots.free(0);
             let end = slots.files.len().min(self.covered.load(Relaxed));
             if to < end && (to as u64) < limit {
                 slots.take(to);
-                slots.files[to] = slots.files[from].clone();
-                Slots::set(&mut slots.close_on_exec, to, false);
+                slots.files[to] = open;
                 return Ok(to);
             }
-            slots.files[from].clone()
+            open
         };
         self.install(open.ok_or(Errno::EBADF)?, false, limit)
     }
@@ -461,11 +479,11 @@ impl FileTable {
             let mut slots = self.change();
             if fd < slots.files.len() {
                 fd = speculation::mask_index(fd, slots.files.len());
-                if Slots::is(&slots.used, fd) && slots.files[fd].is_none() {
+                if slots.is_used(fd) && slots.files[fd].is_none() {
                     return Err(Errno::EBUSY);
                 }
-                Slots::set(&mut slots.used, fd, true);
-                Slots::set(&mut slots.close_on_exec, fd, close_on_exec);
+                Marks::set(&mut slots.marks[fd / 64].used, fd, true);
+                slots.set_close_on_exec(fd, close_on_exec);
                 break slots.files[fd].replace(open);
             }
             drop(slots);
@@ -502,7 +520,7 @@ impl FileTable {
             };
             fd = found;
             if only_mark {
-                Slots::set(&mut slots.close_on_exec, fd, true);
+                slots.set_close_on_exec(fd, true);
             } else if let Some(open) = slots.release(fd) {
                 drop(slots);
                 self.closed(open);
@@ -518,10 +536,10 @@ impl FileTable {
             let mut slots = self.change();
             // Each word is left once it has none: no other thread uses the table.
             let marked = loop {
-                let Some(&marked) = slots.close_on_exec.get(word) else {
+                let Some(marks) = slots.marks.get(word) else {
                     return;
                 };
-                match marked & slots.used[word] {
+                match marks.close_on_exec & marks.used {
                     0 => word += 1,
                     marked => break word * 64 + marked.trailing_zeros() as usize,
                 }
@@ -541,7 +559,7 @@ impl FileTable {
     pub fn is_close_on_exec(&self, fd: i32) -> Result<bool> {
         let slots = self.slots.lock();
         let fd = slots.check(fd)?;
-        Ok(Slots::is(&slots.close_on_exec, fd))
+        Ok(slots.marks[fd / 64].close_on_exec & (1 << (fd % 64)) != 0)
     }
 
     /// Marks a descriptor close-on-exec, or not.
@@ -551,7 +569,7 @@ impl FileTable {
     pub fn set_close_on_exec(&self, fd: i32, on: bool) -> Result<()> {
         let mut slots = self.change();
         let fd = slots.check(fd)?;
-        Slots::set(&mut slots.close_on_exec, fd, on);
+        slots.set_close_on_exec(fd, on);
         Ok(())
     }
 
@@ -614,7 +632,6 @@ impl FileTable {
         }
         if old <= PIECE {
             bigger.files[..old].swap_with_slice(&mut slots.files);
-            bigger.close_on_exec[..old / 64].copy_from_slice(&slots.close_on_exec);
         } else {
             frozen = Some(self.copy_rest(slots, &mut bigger, 0));
             slots = self.slots.lock();
@@ -626,7 +643,7 @@ impl FileTable {
             }
         }
         // Those that are reserved, too.
-        bigger.used[..old / 64].copy_from_slice(&slots.used);
+        bigger.marks[..old / 64].copy_from_slice(&slots.marks);
         bigger.lowest = slots.lowest;
         bigger.frozen = slots.frozen;
         bigger.first_files = slots.first_files.take();
