@@ -32,9 +32,10 @@ use crate::mem::mapped;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
 /// Sizes of the classes in bytes, each a multiple of 16. Steps of at most a half, so that at most a
-/// third of an object is lost; above 512, what a frame holds 6, 5, 4, 3 and 2 of.
+/// third of an object is lost; above 512, whole cache lines of which a frame holds 6, 5, 4, 3 and 2
+/// objects: threads, processes and files of two CPUs share no line.
 const CLASSES: [usize; 15] = [
-    16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 672, 800, 1024, 1344, 2048,
+    16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 640, 768, 1024, 1344, 2048,
 ];
 const LARGEST: usize = CLASSES[CLASSES.len() - 1];
 
