@@ -120,6 +120,13 @@ impl Pending {
             && self.tables == NONE
     }
 
+    /// Whether the set has page tables that others share and a space has left: as a whole, whatever
+    /// part of them the change concerned.
+    #[inline]
+    pub fn has_shares(&self) -> bool {
+        self.share_count > 0
+    }
+
     /// Whether the flush waits for other CPUs. A hint: the task may migrate.
     #[inline]
     pub fn concerns_others(&self) -> bool {

@@ -21,9 +21,10 @@ use nucleus::{
 };
 
 use super::Map;
+use super::change::{Change, Pair};
 use super::entry::MapEntry;
 use super::request::{Inherit, MapError};
-use super::space::{Change, Pair, Space};
+use super::space::Space;
 
 /// The least number of pages in a shared page table: write-protecting fewer costs little more than
 /// a table.

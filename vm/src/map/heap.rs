@@ -3,11 +3,12 @@
 use nucleus::{PAGE_SHIFT, Prot, VirtAddr, VirtRange, addr::USER_START};
 
 use super::Map;
+use super::change::Change;
 use super::entry::MapEntry;
 use super::layout::GUARD_GAP;
 use super::policy::check_overcommit;
 use super::request::{Fault, Lock, MapError, MapRequest};
-use super::space::{Change, Space};
+use super::space::Space;
 
 impl Map {
     /// Sets the start of the heap (`execve`), moved up at random unless the layout is fixed.

@@ -5,11 +5,12 @@
 //!   pages.
 //! - `entry`: one mapping; `entries`: the table of them; `space`: the table with its sums, limits
 //!   and the search for free addresses: all that the map's lock guards.
-//! - `unflushed`: ranges that were unmapped or protected and are not flushed yet.
+//! - `change`: maps locked to be changed; `unflushed`: ranges that were unmapped or protected and are not flushed yet.
 //! - This file: map, unmap and protect; `fork`, `heap` (`brk` and stacks), `remap` (`mremap`),
 //!   `wire` (`mlock`), `detach` (`shmdt`), `widen`, `shown`, `small`: the other operations.
 
 mod audit;
+mod change;
 mod detach;
 mod entries;
 mod entry;
@@ -43,6 +44,7 @@ use crate::amap::Amap;
 use crate::chunks::{Registry, Token};
 use crate::object::Anonymous;
 pub use audit::audit_page_tables;
+pub(crate) use change::{Change, Pair};
 pub(crate) use entry::{MapEntry, ObjectRef};
 pub use fork::set_shared_tables;
 pub use history::History;
@@ -55,8 +57,8 @@ pub use request::{
     Advice, Backing, Entry, Fault, Inherit, LargeAdvice, Limits, Lock, MapError, MapRequest, Place,
     Sizes,
 };
+pub(crate) use space::Space;
 pub use space::locked_pages;
-pub(crate) use space::{Change, Pair, Space};
 use unflushed::Unflushed;
 pub(crate) use widen::{make_sole, widen_run};
 
@@ -205,7 +207,7 @@ impl Map {
                 ))
             }
         };
-        let mut space = self.change_beside();
+        let mut space = self.change_unflushed();
         let pages = len >> PAGE_SHIFT;
         let replaced = match request.place {
             Place::Fixed(start) | Place::FixedOverStaying(start)
@@ -323,14 +325,15 @@ impl Map {
 
     /// Locks the map to change it. Nothing is unflushed.
     pub(crate) fn change(&self) -> Change<'_> {
-        let space = self.change_beside();
+        let space = self.change_unflushed();
         self.unflushed.wait_for_all();
         space
     }
 
-    /// Locks the map to change it beside what is [unflushed](Unflushed). The caller maps nothing
-    /// but what exists, or at a place that was [found](Map::find_place).
-    pub(crate) fn change_beside(&self) -> Change<'_> {
+    /// Locks the map to change it while ranges may be [unflushed](Unflushed). The caller waits for
+    /// the ranges that it changes, and maps only at a place that
+    /// [`find_place`](Map::find_place) has returned.
+    pub(crate) fn change_unflushed(&self) -> Change<'_> {
         self.space.write().into()
     }
 
@@ -361,28 +364,37 @@ impl Map {
         if range.is_empty() {
             return Err(MapError::Invalid);
         }
-        let mut space = self.change_beside();
+        let mut space = self.change_unflushed();
         // Another thread may be unmapping a part of it.
         self.unflushed.wait_for(range);
         if !space.has_any(range) {
             return Ok(());
         }
         space.clip_range(range)?;
-        let may_wait = space.overlapping(range).all(MapEntry::is_private_anonymous);
+        let may_flush_unlocked = space.overlapping(range).all(MapEntry::is_private_anonymous);
         space.take(range);
         let mut pending = Pending::new();
         self.pmap.remove(range, &mut pending);
-        self.finish(space, range, may_wait, &mut pending);
+        self.unlock_and_flush(space, range, may_flush_unlocked, &mut pending);
         Ok(())
     }
 
     /// Ends a change of `range`: flushes, unlocks the map, and drops what the change took out of
-    /// it. If the flush `may_wait`, it comes after the map is unlocked.
-    fn finish(&self, space: Change<'_>, range: VirtRange, may_wait: bool, pending: &mut Pending) {
-        let note = match may_wait && pending.concerns_others() && !self.is_small() {
-            true => self.unflushed.note(range),
-            false => None,
-        };
+    /// it. If it `may_flush_unlocked`, the flush comes after the map is unlocked: but not if the
+    /// pmap has left a page table that it shared, which takes away mappings outside of the range as
+    /// well, that faults replace without a flush.
+    fn unlock_and_flush(
+        &self,
+        space: Change<'_>,
+        range: VirtRange,
+        may_flush_unlocked: bool,
+        pending: &mut Pending,
+    ) {
+        let is_late = may_flush_unlocked
+            && pending.concerns_others()
+            && !pending.has_shares()
+            && !self.is_small();
+        let note = is_late.then(|| self.unflushed.note(range)).flatten();
         if note.is_none() {
             pending.flush();
         }
@@ -406,18 +418,18 @@ impl Map {
             return Ok(());
         }
         let mut pending = Pending::new();
-        let mut space = self.change_beside();
+        let mut space = self.change_unflushed();
         // Another thread may be changing a part of it.
         self.unflushed.wait_for(range);
         let mut more_data = 0;
-        let mut may_wait = true;
+        let mut may_flush_unlocked = true;
         let mut mapped_to = range.start;
         for entry in space.overlapping(range) {
             if entry.range.start > mapped_to {
                 return Err(MapError::NotMapped);
             }
             mapped_to = entry.range.end;
-            may_wait &= entry.is_private_anonymous();
+            may_flush_unlocked &= entry.is_private_anonymous();
             if !entry.max_prot.contains(prot) {
                 return Err(MapError::Access);
             }
@@ -453,7 +465,7 @@ impl Map {
             }
         }
         space.join_around(range);
-        self.finish(space, range, may_wait, &mut pending);
+        self.unlock_and_flush(space, range, may_flush_unlocked, &mut pending);
         Ok(())
     }
 

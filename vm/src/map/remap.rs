@@ -5,10 +5,11 @@
 
 use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange, pmap::Pending};
 
+use super::change::Change;
 use super::entry::{MapEntry, Removed};
 use super::policy::check_overcommit;
 use super::request::{Backing, Lock, MapError, MapRequest, Place};
-use super::space::{Change, Space};
+use super::space::Space;
 use super::{Map, page_range, whole_pages};
 
 impl Map {

@@ -4,9 +4,8 @@
 use crate::counters::Counter;
 use alloc::boxed::Box;
 use core::mem::take;
-use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange, addr::USER_START, frame, sync::CpuWriteGuard};
+use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange, addr::USER_START, frame};
 
 use super::entries::{Entries, FIRST, Position};
 use super::entry::{MapEntry, Removed};
@@ -38,98 +37,6 @@ pub(crate) struct Space {
     /// The search for places aligned for large pages. Separate, so that each continues where it
     /// stopped.
     aligned: Search,
-}
-
-/// A map locked to be changed. What the change takes out of it is dropped after the lock is
-/// released (`uvm.txt` 3.1).
-pub(crate) struct Change<'a> {
-    // Dropped in this order.
-    pub space: CpuWriteGuard<'a, Space>,
-    pub removed: Removed,
-}
-
-impl Change<'_> {
-    /// Inserts an entry where there is none, and joins it with its neighbours where possible.
-    pub fn insert(&mut self, entry: impl Into<Box<MapEntry>>) {
-        self.space.insert(entry, &mut self.removed);
-    }
-
-    /// Joins entries that overlap or touch `range` where possible.
-    pub fn join_around(&mut self, range: VirtRange) {
-        let first = self.find_below(range.start).unwrap_or(FIRST);
-        self.space.join_from(first, range.end, &mut self.removed);
-    }
-
-    /// Removes the entries of `range`, whose ends are boundaries.
-    pub fn take(&mut self, range: VirtRange) {
-        self.space.take_to(range, &mut self.removed);
-    }
-
-    /// Unlocks the map. Returns what the change took out of it.
-    pub fn unlock(self) -> Removed {
-        self.removed
-    }
-}
-
-impl<'a> From<CpuWriteGuard<'a, Space>> for Change<'a> {
-    fn from(space: CpuWriteGuard<'a, Space>) -> Change<'a> {
-        Change {
-            space,
-            removed: Removed::default(),
-        }
-    }
-}
-
-impl Deref for Change<'_> {
-    type Target = Space;
-
-    fn deref(&self) -> &Space {
-        &self.space
-    }
-}
-
-impl DerefMut for Change<'_> {
-    fn deref_mut(&mut self) -> &mut Space {
-        &mut self.space
-    }
-}
-
-/// Two maps, or one, locked to be changed: what is passed leaves one and enters the other. What the
-/// change takes out of them is dropped after both locks are released.
-pub(crate) struct Pair<'a> {
-    // Dropped in this order.
-    source: Change<'a>,
-    /// `None`: the source is the target, too.
-    target: Option<Change<'a>>,
-    removed: [Removed; 2],
-}
-
-impl<'a> Pair<'a> {
-    pub fn new(source: Change<'a>, target: Option<Change<'a>>) -> Pair<'a> {
-        Pair {
-            source,
-            target,
-            removed: Default::default(),
-        }
-    }
-
-    /// The map from which entries are passed.
-    pub fn source(&mut self) -> &mut Change<'a> {
-        &mut self.source
-    }
-
-    /// The map that gets them.
-    pub fn target(&mut self) -> &mut Change<'a> {
-        self.target.as_mut().unwrap_or(&mut self.source)
-    }
-}
-
-impl Drop for Pair<'_> {
-    fn drop(&mut self) {
-        let removed = [Some(&mut self.source), self.target.as_mut()];
-        let removed = removed.map(|it| it.map(|it| take(&mut it.removed)));
-        self.removed = removed.map(Option::unwrap_or_default);
-    }
 }
 
 /// Pages of locked entries of all maps.
@@ -309,7 +216,7 @@ impl Space {
 
     /// The position of the last entry that starts below `va`.
     #[inline]
-    fn find_below(&self, va: VirtAddr) -> Option<Position> {
+    pub fn find_below(&self, va: VirtAddr) -> Option<Position> {
         self.entries.floor(VirtAddr(va.0.checked_sub(1)?))
     }
 
@@ -477,7 +384,7 @@ impl Space {
         self.entries.reserve(more).map_err(|_| MapError::NoMemory)
     }
 
-    fn insert(&mut self, entry: impl Into<Box<MapEntry>>, removed: &mut Removed) {
+    pub fn insert(&mut self, entry: impl Into<Box<MapEntry>>, removed: &mut Removed) {
         let entry = entry.into();
         Counter::map_entries.add(1);
         self.account(Sums::of(&entry), true);
@@ -495,7 +402,7 @@ impl Space {
     }
 
     /// Joins entries from `at` on where possible, up to the first that ends above `end`.
-    fn join_from(&mut self, mut at: Position, end: VirtAddr, removed: &mut Removed) {
+    pub fn join_from(&mut self, mut at: Position, end: VirtAddr, removed: &mut Removed) {
         while let Some(entry) = self.entries.get(at) {
             let behind = self.entries.after(at);
             let Some(next) = self.entries.get(behind) else {

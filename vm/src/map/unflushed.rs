@@ -21,9 +21,11 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 use nucleus::{Mistake, PAGE_SHIFT, VirtAddr, VirtRange, task::WaitQueue};
 
-/// Ranges at one time: with their count, a cache line. Further changes flush with the map locked.
+/// Ranges at one time: with their count, a cache line. With more, `munmap` and `mprotect` flush with
+/// the map locked.
 const RANGES: usize = 7;
-/// The low bits of a note: the number of pages. The number of the first one is above.
+/// The low bits of a note: the number of pages, of which the first one's number is above. Ranges of
+/// 1 TiB and more are flushed with the map locked.
 const COUNT_BITS: u32 = 28;
 
 /// The unflushed ranges of one map. Alone in its first cache line.
@@ -37,7 +39,7 @@ pub(crate) struct Unflushed {
     withdrawn: WaitQueue,
 }
 
-/// The note of a range. Dropped after the flush, which withdraws it.
+/// The note of a range. To drop it, after the flush, withdraws it.
 pub(crate) struct Note<'a> {
     unflushed: &'a Unflushed,
     index: usize,
@@ -52,7 +54,8 @@ impl Unflushed {
         }
     }
 
-    /// Notes a range of whole pages, if there is room for it. The map is write-locked.
+    /// Notes a range of whole pages. The map is write-locked. `None`, if there is no room: the
+    /// caller flushes before it unlocks the map.
     pub fn note(&self, range: VirtRange) -> Option<Note<'_>> {
         let pages = (range.len() >> PAGE_SHIFT) as u64;
         let is_free = |note: &AtomicU64| note.load(Ordering::Relaxed) == 0;
@@ -62,7 +65,7 @@ impl Unflushed {
         }
         let first = (range.start.0 >> PAGE_SHIFT) as u64;
         self.count.fetch_add(1, Ordering::Relaxed);
-        // Read with the map locked, which it was not since.
+        // Relaxed: readers have locked the map since.
         self.notes[index].store(first << COUNT_BITS | pages, Ordering::Relaxed);
         Some(Note {
             unflushed: self,

@@ -114,7 +114,8 @@ impl Map {
         self.note_movement();
         let space = self.space.read();
         // Until the flush, a TLB may allow writes to pages that are mapped read-only.
-        self.unflushed.wait_for_all();
+        let end = from.0.saturating_add(lent.len() << PAGE_SHIFT);
+        self.unflushed.wait_for(VirtRange::new(from, VirtAddr(end)));
         while done < lent.len() {
             let places = &mut lent[done..];
             match self.lend_chunk(&space, from + (done << PAGE_SHIFT), places, leaving) {
