@@ -40,12 +40,14 @@
 //! ```
 //! - Faults and queries read-lock the map, by per-CPU counts that share no cache line. Operations
 //!   that change entries or take rights away write-lock it and *flush before they unlock*: no
-//!   fault, new mapping or copy happens while a TLB holds an old translation of the map.
+//!   fault, new mapping or copy happens while a TLB holds an old translation of the map, with the
+//!   exception below.
 //! - `munmap` and `mprotect` of private anonymous memory are the exception: they change entries
 //!   and translations with the map write-locked, and flush after that. Until then the range is
 //!   noted as unflushed (`map/unflushed.rs`). Nothing is mapped there, and code that takes absent
-//!   entries, or read-only ones, for flushed waits: `MADV_DONTNEED`, loans, and changes of the
-//!   map, except `mmap`, `munmap` and `mprotect` elsewhere.
+//!   entries, or read-only ones, for flushed waits: `MADV_DONTNEED`, loans, and calls that
+//!   change the map (`Map::change`), of which `mmap`, `munmap` and `mprotect` wait for their own
+//!   range only. Faults do not wait, those that write-lock the map neither.
 //! - `MADV_DONTNEED` changes no entry. For anons in at most two chunks that no other amap shares,
 //!   it read-locks the map; with each chunk locked it removes the mappings, flushes, and empties
 //!   the slots. A private entry without an amap has only pages of its object mapped, read-only,

@@ -25,8 +25,8 @@ use super::{
 
 /// The state of a file whose pages are written back to the blocks of `B`.
 ///
-/// *Concurrency.* Reads take no lock but a chunk's. Writes and truncation are serialized by the
-/// cache's `writers`. A fault that makes a page writable takes `end` where it has to reserve room;
+/// *Concurrency.* Reads take no lock but a chunk's. Truncation, and writes that make the file longer,
+/// hold all of the cache's `writers`, other writes the parts of their pages. A fault that makes a page writable takes `end` where it has to reserve room;
 /// truncation holds it from the moment at which the size is the new one until the blocks are free.
 /// Writeback takes no lock: a page is in `writing` from before it is clean until the device has its
 /// bytes, and truncation waits for that.

@@ -80,8 +80,8 @@ pub trait BlockStore: Send + Sync + 'static {
 
     /// Updates time stamps: the content was changed by a write or, seen at writeback at the latest,
     /// by a mapping. With `grown` a write or `ftruncate` has made the file longer: it ends there
-    /// now, and the pages beyond the old end read as zeros. Called with the file locked for
-    /// writers.
+    /// now, and the pages beyond the old end read as zeros; all of the file is locked for writers.
+    /// Without, several threads may call this at once.
     fn changed(&self, grown: Option<u64>) {}
 
     /// Copies the state that the file system keeps besides the pages (the inode) to where it is

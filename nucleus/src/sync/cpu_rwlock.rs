@@ -7,7 +7,7 @@
 //!
 //! A writer sets `writing`, which turns new readers away, and waits until the sum is zero: first it
 //! spins, then it sleeps. A spinning writer does not look at the counters again and again, since
-//! each look takes a cache line from its CPU: readers that leave add to `left` while a writer has
+//! each look takes a cache line from its CPU: readers that leave add to `departures` while a writer has
 //! the lock or waits for it, and the writer watches that word alone.
 //!
 //! Why that excludes. Adding to the counter, loading and storing `writing` and loading the counters
@@ -24,8 +24,8 @@
 //! that no reader is left. The subtraction releases and the sum acquires, so what the readers did
 //! comes before what the writer does.
 //!
-//! No wake-up is lost: a reader subtracts, then loads `writing`, and if it is set, adds to `left`.
-//! A writer that goes to sleep sets [`ASLEEP`] in `left`, then takes the sum that decides, both
+//! No wake-up is lost: a reader subtracts, then loads `writing`, and if it is set, adds to `departures`.
+//! A writer that goes to sleep sets [`ASLEEP`] in `departures`, then takes the sum that decides, both
 //! with its bucket of the parking lot locked. If the reader's addition comes first, the sum has its
 //! subtraction; otherwise the reader sees the bit, and wakes the writer through the bucket. A
 //! reader that is turned away sets `refused`, then looks at `writing` again, both with its bucket
@@ -52,14 +52,14 @@ use crate::{OutOfMemory, try_vec};
 /// the simulated machine tasks sleep early, to be tested.
 const SPINS: usize = if cfg!(target_os = "none") { 1000 } else { 20 };
 
-/// In [`CpuRwLock::left`]: the writer sleeps, or is about to.
+/// In [`CpuRwLock::departures`]: the writer sleeps, or is about to.
 const ASLEEP: u64 = 1;
-/// What a reader that leaves adds to [`CpuRwLock::left`].
-const ONE_LEFT: u64 = 2;
+/// What a reader that leaves adds to [`CpuRwLock::departures`].
+const ONE_DEPARTURE: u64 = 2;
 
 /// Alone in its cache line.
 #[repr(align(64))]
-struct Left(AtomicU64);
+struct Departures(AtomicU64);
 
 /// Alone in its cache line. Wide enough for guards that are forgotten, however many: one more each
 /// nanosecond takes five hundred years.
@@ -78,7 +78,7 @@ pub struct CpuRwLock<T> {
     /// A reader may sleep since a writer turned it away.
     refused: AtomicBool,
     /// Readers that left, or were turned away, while `writing` was set, above [`ASLEEP`].
-    left: Left,
+    departures: Departures,
     /// One writer at a time. Also what ranks this lock.
     writer: Mutex<()>,
     /// `readers` and `writing`
@@ -152,7 +152,7 @@ impl<T> CpuRwLock<T> {
             readers: readers.into_boxed_slice(),
             writing: AtomicBool::new(false),
             refused: AtomicBool::new(false),
-            left: Left(AtomicU64::new(0)),
+            departures: Departures(AtomicU64::new(0)),
             writer: Mutex::new(rank, ()),
             guarded: Guarded::new(rank, value),
         })
@@ -195,7 +195,7 @@ impl<T> CpuRwLock<T> {
         enable_preemption();
         if !entered {
             // The writer may have counted this reader.
-            self.note_left();
+            self.note_departure();
         }
         entered
     }
@@ -221,9 +221,9 @@ impl<T> CpuRwLock<T> {
 
     /// Tells the writer that a reader is gone, after `writing` was seen.
     #[cold]
-    fn note_left(&self) {
+    fn note_departure(&self) {
         machine::point();
-        if self.left.0.fetch_add(ONE_LEFT, Ordering::SeqCst) & ASLEEP != 0 {
+        if self.departures.0.fetch_add(ONE_DEPARTURE, Ordering::SeqCst) & ASLEEP != 0 {
             parking_lot::unpark_one(self.writer_key());
         }
     }
@@ -239,7 +239,7 @@ impl<T> CpuRwLock<T> {
         let writing = self.writing.load(Ordering::SeqCst);
         enable_preemption();
         if writing {
-            self.note_left();
+            self.note_departure();
         }
     }
 
@@ -277,7 +277,7 @@ impl<T> CpuRwLock<T> {
     #[cold]
     #[track_caller]
     fn await_readers(&self) {
-        let left = &self.left.0;
+        let left = &self.departures.0;
         loop {
             // Before the sum: a reader that leaves after it changes the word.
             let seen = left.load(Ordering::SeqCst);
@@ -307,7 +307,7 @@ impl<T> CpuRwLock<T> {
     }
 }
 
-/// Spins as long as `waits` holds, but not for long. Returns whether it has ended.
+/// Spins while `waits` holds, for at most [`SPINS`] looks. Returns whether it no longer holds.
 fn spin_while(waits: impl Fn() -> bool) -> bool {
     let looks = match machine::cpu_count() {
         1 => 0,

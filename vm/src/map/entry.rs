@@ -223,9 +223,15 @@ impl MapEntry {
         self.object.is_some() && self.prot & (Prot::EXEC | Prot::WRITE) == Prot::EXEC
     }
 
-    /// Returns whether it has only anons, which no other address space writes.
+    /// Returns whether no other address space writes its pages: neither shared, nor with an amap
+    /// that others share.
+    pub fn is_private(&self) -> bool {
+        !self.shared && !self.shares_amap()
+    }
+
+    /// Returns whether its pages are anons that no other address space writes.
     pub fn is_private_anonymous(&self) -> bool {
-        self.object.is_none() && !self.shared && !self.shares_amap()
+        self.object.is_none() && self.is_private()
     }
 
     /// Returns whether other address spaces write the amap as well.

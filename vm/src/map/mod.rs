@@ -229,7 +229,8 @@ impl Map {
         let start = self.make_room(&mut space, request.place, len, phase)?;
         let range = VirtRange::new(start, start + len);
         let mut entry = MapEntry::new(range, request, lock, object);
-        // With an amap, the first fault does not write-lock the map, which threads share.
+        // With an amap, the first fault does not write-lock the map, which threads share. Larger
+        // ones may be filled by large pages, or reserved and hardly used.
         if private_data && entry.object.is_none() && len < SPAN && self.pmap.is_used_elsewhere() {
             entry.amap = Some(Arc::new(Amap::new(entry.key(start), pages)));
         }

@@ -84,7 +84,7 @@ impl Map {
             if !entry.allows(Access::Read) {
                 return Err(MapError::NotMapped);
             }
-            let is_anonymous = entry.is_private() && entry.object.is_none();
+            let is_anonymous = entry.is_private_anonymous();
             match how == Handing::Lend || is_anonymous && !entry.is_kernels() {
                 true => Ok(()),
                 false => Err(MapError::Invalid),
@@ -209,8 +209,7 @@ impl Map {
     /// that was never touched.
     fn untouched(&self, at: VirtAddr, most: usize) -> usize {
         let space = self.space.read();
-        let is_zero =
-            |it: &&MapEntry| it.is_private() && it.object.is_none() && it.allows(Access::Read);
+        let is_zero = |it: &&MapEntry| it.is_private_anonymous() && it.allows(Access::Read);
         let Some(entry) = space.lookup(at).filter(is_zero) else {
             return 0;
         };
@@ -240,7 +239,7 @@ impl Map {
             return Ok(0);
         }
         let fits = |it: &&MapEntry| {
-            let is_anonymous = it.is_private() && it.object.is_none();
+            let is_anonymous = it.is_private_anonymous();
             is_anonymous && it.allows(Access::Write) && it.lock != Lock::Full
         };
         let left = |it: &MapEntry| (it.range.end - at) >> PAGE_SHIFT;

@@ -52,11 +52,6 @@ pub(super) enum Mapping {
 }
 
 impl MapEntry {
-    /// Whether its anons can be lent and replaced page by page: no other address space writes them.
-    pub(super) fn is_private(&self) -> bool {
-        !self.shared && !self.shares_amap()
-    }
-
     /// Whether its pages can be replaced by others. Those of locked memory stay mapped as such.
     fn may_receive(&self) -> bool {
         self.is_private() && self.allows(Access::Write) && !self.is_locked()

@@ -19,9 +19,7 @@ impl Map {
     /// fault.
     pub(crate) fn free_lazily(&self, range: VirtRange) -> Result<(), MapError> {
         let mut space = self.change();
-        let fits = |entry: &MapEntry| {
-            !entry.shared && entry.object.is_none() && !entry.shares_amap() && !entry.is_locked()
-        };
+        let fits = |entry: &MapEntry| entry.is_private_anonymous() && !entry.is_locked();
         if !space.overlapping(range).all(fits) {
             return Err(MapError::Invalid);
         }
