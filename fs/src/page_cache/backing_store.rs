@@ -46,9 +46,9 @@ impl Properties {
 /// (9P). A default is the store that needs nothing done; a new one starts with
 /// [`bring_in`](BackingStore::bring_in).
 ///
-/// Operations may sleep. Those of a truncation, or of a write that makes the file longer, are called
-/// with all of the file locked for writers; those of a write inside it with its pages locked only:
-/// other pages may be reserved and written meanwhile.
+/// Operations may sleep. Those of a truncation, or of a write that makes the file longer, are
+/// called with all of the file locked for writers; those of a write inside it with its pages locked
+/// only: other pages may be reserved and written meanwhile.
 #[allow(unused_variables, reason = "default bodies do nothing")]
 pub trait BackingStore: Sized + Send + Sync + 'static {
     /// A page that the file does not have is a hole, and one that it has may be in swap.

@@ -25,11 +25,12 @@ use super::{
 
 /// The state of a file whose pages are written back to the blocks of `B`.
 ///
-/// *Concurrency.* Reads take no lock but a chunk's. Truncation, and writes that make the file longer,
-/// hold all of the cache's `writers`, other writes the parts of their pages. A fault that makes a page writable takes `end` where it has to reserve room;
-/// truncation holds it from the moment at which the size is the new one until the blocks are free.
-/// Writeback takes no lock: a page is in `writing` from before it is clean until the device has its
-/// bytes, and truncation waits for that.
+/// *Concurrency.* Reads take no lock but a chunk's. Truncation, and writes that make the file
+/// longer, hold all of the cache's `writers`, other writes the parts of their pages. A fault that
+/// makes a page writable takes `end` where it has to reserve room; truncation holds it from the
+/// moment at which the size is the new one until the blocks are free. Writeback takes no lock: a
+/// page is in `writing` from before it is clean until the device has its bytes, and truncation
+/// waits for that.
 ///
 /// *Dirty pages.* `dirty` has every page whose frame may be modified ([`pmap::is_modified`]): a
 /// modifier inserts the page afterwards, or with its chunk locked; writeback removes it, then makes

@@ -10,7 +10,8 @@
 //! may fault. A reader or a fault that reads a page in while the disk is written may get old bytes;
 //! the second invalidation removes that page. If it cannot, since a thread has a reference to it,
 //! or if a block is missing, the bytes go through the pages like other writes, with `writers` held
-//! as for each write, so without transfers beside them, and are written out: that write is the one that counts.
+//! as for each write, so without transfers beside them, and are written out: that write is the one
+//! that counts.
 //!
 //! A call moves up to 2 GiB, in pieces; between two of them it looks whether its thread is to end.
 

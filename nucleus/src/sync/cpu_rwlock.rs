@@ -7,8 +7,8 @@
 //!
 //! A writer sets `writing`, which turns new readers away, and waits until the sum is zero: first it
 //! spins, then it sleeps. A spinning writer does not look at the counters again and again, since
-//! each look takes a cache line from its CPU: readers that leave add to `departures` while a writer has
-//! the lock or waits for it, and the writer watches that word alone.
+//! each look takes a cache line from its CPU: readers that leave add to `departures` while a writer
+//! has the lock or waits for it, and the writer watches that word alone.
 //!
 //! Why that excludes. Adding to the counter, loading and storing `writing` and loading the counters
 //! are sequentially consistent, so for each reader one of two holds:
@@ -24,14 +24,14 @@
 //! that no reader is left. The subtraction releases and the sum acquires, so what the readers did
 //! comes before what the writer does.
 //!
-//! No wake-up is lost: a reader subtracts, then loads `writing`, and if it is set, adds to `departures`.
-//! A writer that goes to sleep sets [`ASLEEP`] in `departures`, then takes the sum that decides, both
-//! with its bucket of the parking lot locked. If the reader's addition comes first, the sum has its
-//! subtraction; otherwise the reader sees the bit, and wakes the writer through the bucket. A
-//! reader that is turned away sets `refused`, then looks at `writing` again, both with its bucket
-//! locked, before it sleeps; a writer clears `writing`, then looks at `refused`. So one of the two
-//! sees the other, and a writer that has turned no reader away does not go to the parking lot at
-//! all.
+//! No wake-up is lost: a reader subtracts, then loads `writing`, and if it is set, adds to
+//! `departures`. A writer that goes to sleep sets [`ASLEEP`] in `departures`, then takes the sum
+//! that decides, both with its bucket of the parking lot locked. If the reader's addition comes
+//! first, the sum has its subtraction; otherwise the reader sees the bit, and wakes the writer
+//! through the bucket. A reader that is turned away sets `refused`, then looks at `writing` again,
+//! both with its bucket locked, before it sleeps; a writer clears `writing`, then looks at
+//! `refused`. So one of the two sees the other, and a writer that has turned no reader away does
+//! not go to the parking lot at all.
 //!
 //! The memory is a cache line for each CPU: meant for address spaces, not for objects.
 

@@ -146,8 +146,8 @@ impl<T: ?Sized> RwLock<T> {
         self.take_write()
     }
 
-    /// Takes the parts that have a bit in `parts`, one at least, together with writers of others, as
-    /// long as no task waits for the lock. Excludes readers and those that take the lock alone.
+    /// Takes the parts that have a bit in `parts`, one at least, together with writers of others,
+    /// as long as no task waits for the lock. Excludes readers and those that take the lock alone.
     /// Sleeps; the task must not have any part of the lock.
     ///
     /// # Panics

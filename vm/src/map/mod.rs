@@ -5,7 +5,8 @@
 //!   pages.
 //! - `entry`: one mapping; `entries`: the table of them; `space`: the table with its sums, limits
 //!   and the search for free addresses: all that the map's lock guards.
-//! - `change`: maps locked to be changed; `unflushed`: ranges that were unmapped or protected and are not flushed yet.
+//! - `change`: maps locked to be changed; `unflushed`: ranges that were unmapped or protected and
+//!   are not flushed yet.
 //! - This file: map, unmap and protect; `fork`, `heap` (`brk` and stacks), `remap` (`mremap`),
 //!   `wire` (`mlock`), `detach` (`shmdt`), `widen`, `shown`, `small`: the other operations.
 

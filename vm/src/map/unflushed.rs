@@ -21,8 +21,8 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 use nucleus::{Mistake, PAGE_SHIFT, VirtAddr, VirtRange, task::WaitQueue};
 
-/// Ranges at one time: with their count, a cache line. With more, `munmap` and `mprotect` flush with
-/// the map locked.
+/// Ranges at one time: with their count, a cache line. With more, `munmap` and `mprotect` flush
+/// with the map locked.
 const RANGES: usize = 7;
 /// The low bits of a note: the number of pages, of which the first one's number is above. Ranges of
 /// 1 TiB and more are flushed with the map locked.

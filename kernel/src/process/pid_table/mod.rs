@@ -407,8 +407,8 @@ fn by_birth(list: impl Fn(&PidTable) -> Option<&Births>) -> impl Iterator<Item =
 }
 
 /// Calls `f` with the process that has this id and its leader's credentials, as long as the leader
-/// lives; `None` otherwise. No reference is counted: the table and the leader's resources are locked
-/// meanwhile, so that `f` may neither sleep nor look into the table.
+/// lives; `None` otherwise. No reference is counted: the table and the leader's resources are
+/// locked meanwhile, so that `f` may neither sleep nor look into the table.
 pub fn with_leader<R>(pid: Pid, f: impl FnOnce(&Process, &Credentials) -> R) -> Option<R> {
     let pids = PIDS.lock();
     let leader = pids.threads.get(&pid)?;
