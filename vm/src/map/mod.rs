@@ -369,11 +369,15 @@ impl Map {
         let mut space = self.change_unflushed();
         // Another thread may be unmapping a part of it.
         self.unflushed.wait_for(range);
-        if !space.has_any(range) {
+        let (mut is_mapped, mut may_flush_unlocked) = (false, true);
+        for entry in space.overlapping(range) {
+            is_mapped = true;
+            may_flush_unlocked &= entry.is_private_anonymous();
+        }
+        if !is_mapped {
             return Ok(());
         }
         space.clip_range(range)?;
-        let may_flush_unlocked = space.overlapping(range).all(MapEntry::is_private_anonymous);
         space.take(range);
         let mut pending = Pending::new();
         self.pmap.remove(range, &mut pending);
@@ -385,6 +389,7 @@ impl Map {
     /// it. If it `may_flush_unlocked`, the flush comes after the map is unlocked: but not if the
     /// pmap has left a page table that it shared, which takes away mappings outside of the range as
     /// well, that faults replace without a flush.
+    #[inline]
     fn unlock_and_flush(
         &self,
         space: Change<'_>,
@@ -396,14 +401,15 @@ impl Map {
             && pending.concerns_others()
             && !pending.has_shares()
             && !self.is_small();
-        let note = is_late.then(|| self.unflushed.note(range)).flatten();
-        if note.is_none() {
-            pending.flush();
+        match is_late.then(|| self.unflushed.note(range)).flatten() {
+            Some(note) => {
+                let removed = space.unlock();
+                pending.flush();
+                drop(note);
+                drop(removed);
+            }
+            None => pending.flush(),
         }
-        let removed = space.unlock();
-        pending.flush();
-        drop(note);
-        drop(removed);
     }
 
     /// Changes the protection of a range that is mapped completely. Rights that are removed are

@@ -525,15 +525,22 @@ impl Space {
         if len <= search.hole {
             search = Search::new(top);
         }
-        let place = |end, top| place_below(end, top, len, phase, unflushed);
         let look = |search: &mut Search| match phase {
-            None => self.search(len, search, |end, top| top.saturating_sub(end), place),
-            Some(_) => self.search(len, search, |end, top| room(end, top, phase), place),
+            None => self.search(len, search, |end, top| top.saturating_sub(end)),
+            Some(_) => self.search(len, search, |end, top| room(end, top, phase)),
         };
         let found = look(&mut search).or_else(|| {
             search = Search::new(top);
             look(&mut search)
         });
+        let mut found = found.and_then(|top| below_top(top, len, phase));
+        if let Some(start) = found
+            && unflushed
+                .overlapping(VirtRange::new(VirtAddr(start), VirtAddr(start + len)))
+                .is_some()
+        {
+            found = self.find_flushed(start + len, len, phase, unflushed, &mut search);
+        }
         if let Some(found) = found {
             search.from = found;
         }
@@ -557,15 +564,42 @@ impl Space {
         })
     }
 
-    /// Finds the highest hole that has `room` for `len` bytes and a `place` for them, which is
-    /// returned.
+    /// Finds the highest place for `len` bytes below `top` outside of what is `unflushed`. Notes the
+    /// room that it passes over.
+    #[cold]
+    fn find_flushed(
+        &self,
+        mut top: usize,
+        len: usize,
+        phase: Option<Phase>,
+        unflushed: &Unflushed,
+        search: &mut Search,
+    ) -> Option<usize> {
+        let mut next = self.find_below(VirtAddr(top));
+        loop {
+            let entry = next.and_then(|at| self.entries.get(at));
+            let end = entry.map_or(USER_START.0, |entry| entry.range.end.0);
+            if let Some(found) = place_below(end, top, len, phase, unflushed) {
+                search.hole = search.hole.max(found.above);
+                return Some(found.start);
+            }
+            // An unflushed hole is free soon.
+            search.hole = search.hole.max(top.saturating_sub(end));
+            let (Some(at), Some(entry)) = (next, entry) else {
+                return None;
+            };
+            top = top.min(Space::floor(entry));
+            next = self.entries.before(at);
+        }
+    }
+
+    /// Finds the highest hole that has `room` for `len` bytes; returns its end.
     #[inline]
     fn search(
         &self,
         len: usize,
         from: &mut Search,
         room: impl Fn(usize, usize) -> usize,
-        place: impl Fn(usize, usize) -> Option<Found>,
     ) -> Option<usize> {
         let mut top = from.from;
         if let Some(above) = self.at_or_above(VirtAddr(top)) {
@@ -573,26 +607,20 @@ impl Space {
         }
         let mut hole = from.hole;
         let mut next = self.find_below(VirtAddr(top));
-        loop {
-            let entry = next.and_then(|at| self.entries.get(at));
-            let end = entry.map_or(USER_START.0, |entry| entry.range.end.0);
-            let room = room(end, top);
-            if room >= len
-                && let Some(found) = place(end, top)
-            {
-                from.hole = hole.max(found.above);
-                return Some(found.start);
+        while let Some(at) = next
+            && let Some(entry) = self.entries.get(at)
+        {
+            let room = room(entry.range.end.0, top);
+            if room >= len {
+                from.hole = hole;
+                return Some(top);
             }
-            // An unflushed hole is free soon.
             hole = hole.max(room);
-            let (Some(at), Some(entry)) = (next, entry) else {
-                break;
-            };
             top = top.min(Space::floor(entry));
             next = self.entries.before(at);
         }
         from.hole = hole;
-        None
+        (room(USER_START.0, top) >= len).then_some(top)
     }
 }
 
@@ -614,6 +642,31 @@ mod tests {
                         if best.is_some() {
                             assert_eq!(below_top(top, len, phase), best);
                         }
+                    }
+                }
+            }
+        }
+    }
+
+    /// As above, beside a range that is not flushed.
+    #[test]
+    fn places_beside_an_unflushed_range() {
+        const STEP: usize = SPAN / 4;
+        for noted in (0..4 * SPAN).step_by(STEP) {
+            let range = VirtRange::new(VirtAddr(noted), VirtAddr(noted + 2 * STEP));
+            let unflushed = Unflushed::new();
+            // Not withdrawn: that is for tasks of a machine.
+            core::mem::forget(unflushed.note(range));
+            for top in (0..4 * SPAN).step_by(STEP) {
+                for phase in [None, Some(Phase(0)), Some(Phase(STEP))] {
+                    for len in (STEP..3 * SPAN).step_by(STEP) {
+                        let fits = |at: &usize| phase.is_none_or(|Phase(p)| at % SPAN == p);
+                        let is_flushed = |at: &usize| at + len <= noted || *at >= noted + 2 * STEP;
+                        let places = (0..=top.saturating_sub(len)).step_by(STEP);
+                        let places = places.filter(|at| at + len <= top);
+                        let best = places.filter(fits).filter(is_flushed).max();
+                        let found = place_below(0, top, len, phase, &unflushed);
+                        assert_eq!(found.map(|found| found.start), best);
                     }
                 }
             }
