@@ -564,8 +564,8 @@ impl Space {
         })
     }
 
-    /// Finds the highest place for `len` bytes below `top` outside of what is `unflushed`. Notes the
-    /// room that it passes over.
+    /// Finds the highest place for `len` bytes below `top` outside of what is `unflushed`. Notes
+    /// the room that it passes over.
     #[cold]
     fn find_flushed(
         &self,
