@@ -68,4 +68,4 @@ try:
     while d := os.read(fd, 100): out += d
 except OSError: pass
 print(out.decode().replace("\r", "")); print(os.waitpid(pid, 0)[1])'
-echo 'print("a script", __name__)' >s.py; python3 s.py; python3 -c 'import sys; sys.exit(5)'; echo $?; python3 -m json.tool <<<'{"a":1}'; python3 -c 'raise ValueError("x")' 2>&1 | tail -n 1; python3 -m zipfile -c z.zip s.py; python3 -m zipfile -l z.zip | wc -l; timeout -s INT 1 python3 -c 'import time; time.sleep(9)' 2>&1 | tail -n 1
+echo 'print("a script", __name__)' >s.py; python3 s.py; python3 -c 'import sys; sys.exit(5)'; echo $?; python3 -m json.tool <<<'{"a":1}'; python3 -c 'raise ValueError("x")' 2>&1 | tail -n 1; python3 -m zipfile -c z.zip s.py; python3 -m zipfile -l z.zip | wc -l; python3 -c 'import signal, subprocess; p = subprocess.Popen(["python3", "-c", "import time; print(flush=True); time.sleep(9)"], stdout=-1, stderr=-1); p.stdout.readline(); p.send_signal(signal.SIGINT); print(p.communicate()[1].decode().split()[-1])'
