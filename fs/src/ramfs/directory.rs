@@ -34,7 +34,7 @@ pub(super) struct Directory {
     pub(super) count: EntryCount,
     /// The inode number of the directory that holds this one, or held it last; 0 for the root. A
     /// listing reads it without the lock of the place, which every listing would write.
-    above: AtomicU64,
+    parent: AtomicU64,
 }
 
 /// One name.
@@ -159,20 +159,20 @@ impl Directory {
         Directory {
             entries: BiasedRwLock::new(crate::rank::DIRECTORY, Entries::default()),
             count: EntryCount::new(true),
-            above: AtomicU64::new(0),
+            parent: AtomicU64::new(0),
         }
     }
 
     /// Returns the inode number of the directory that holds this one, or held it last; `None` for
     /// the root.
-    pub(super) fn above(&self) -> Option<u64> {
-        Some(self.above.load(Ordering::Relaxed)).filter(|&inode| inode != 0)
+    pub(super) fn parent_inode(&self) -> Option<u64> {
+        Some(self.parent.load(Ordering::Relaxed)).filter(|&inode| inode != 0)
     }
 
     /// Notes that it is in this directory now.
-    pub(super) fn set_above(&self, parent: &Weak<Node>) {
+    pub(super) fn set_parent(&self, parent: &Weak<Node>) {
         let inode = parent.upgrade().map_or(0, |parent| parent.inode);
-        self.above.store(inode, Ordering::Relaxed);
+        self.parent.store(inode, Ordering::Relaxed);
     }
 
     pub(super) fn lookup(&self, fs: &Ramfs, name: &[u8]) -> Result<Arc<Node>> {

@@ -156,7 +156,7 @@ impl Node {
             _ => place.is_some() as u32,
         };
         if let (Body::Directory(directory), Some((parent, _))) = (&body, &place) {
-            directory.set_above(parent);
+            directory.set_parent(parent);
         }
         let now = now();
         Arc::new_cyclic(|me| Node {
@@ -354,7 +354,7 @@ impl Vnode for Node {
     }
 
     fn parent_inode(&self) -> Result<Option<u64>> {
-        Ok(self.as_directory()?.above())
+        Ok(self.as_directory()?.parent_inode())
     }
 
     fn counted(&self) -> Option<Arc<dyn Vnode>> {

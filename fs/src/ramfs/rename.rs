@@ -157,7 +157,7 @@ impl Node {
     /// Notes that the name of `node` in this directory has become another one.
     fn moved(&self, node: &Node, name: &[u8], new: Record) {
         if let Body::Directory(directory) = &node.body {
-            directory.set_above(&new.parent);
+            directory.set_parent(&new.parent);
         }
         let here = core::ptr::from_ref(self).cast();
         let old = node.place.lock().rename(here, name, new);

@@ -87,11 +87,11 @@ struct Segment<H: Handle> {
     places: [Option<H::Weak>; SEGMENT],
 }
 
-/// On cache lines of its own, as each CPU enrolls and withdraws with every mapping.
+/// A shard, on cache lines of its own: each mapping that comes or goes writes its CPU's.
 #[repr(align(64))]
-struct Lane<H: Handle>(SpinLock<Shard<H>>);
+struct Shard<H: Handle>(SpinLock<Segments<H>>);
 
-struct Shard<H: Handle> {
+struct Segments<H: Handle> {
     segments: Vec<Box<Segment<H>>>,
     /// All segments before this one are full.
     full: usize,
@@ -99,7 +99,7 @@ struct Shard<H: Handle> {
 
 /// A registry: see the head of the file.
 pub(crate) struct Registry<H: Handle> {
-    shards: [Lane<H>; SHARDS],
+    shards: [Shard<H>; SHARDS],
     /// A counter of marks on the objects; the marks of an object are subtracted when it withdraws.
     marks: &'static AtomicUsize,
 }
@@ -111,9 +111,9 @@ pub(crate) struct Hand {
     place: usize,
 }
 
-impl<H: Handle> Shard<H> {
-    const fn new() -> Shard<H> {
-        Shard {
+impl<H: Handle> Segments<H> {
+    const fn new() -> Segments<H> {
+        Segments {
             segments: Vec::new(),
             full: 0,
         }
@@ -159,7 +159,8 @@ impl<H: Handle> Registry<H> {
     /// Returns an empty registry. `marks`: see [`withdraw`](Registry::withdraw).
     pub const fn new(marks: &'static AtomicUsize) -> Registry<H> {
         Registry {
-            shards: [const { Lane(SpinLock::new(crate::rank::ENROLLED, Shard::new())) }; SHARDS],
+            shards: [const { Shard(SpinLock::new(crate::rank::ENROLLED, Segments::new())) };
+                SHARDS],
             marks,
         }
     }

@@ -163,11 +163,16 @@ fn check_permission(call: &Call<'_>, target: &Process, signal: u32) -> Result<()
         return Ok(());
     }
     let theirs = target.credentials().ok_or(Errno::ESRCH)?;
-    judge(call, target, &theirs, signal)
+    may_signal_process(call, target, &theirs, signal)
 }
 
 /// As [`check_permission`], of another process that has `theirs`.
-fn judge(call: &Call<'_>, target: &Process, theirs: &Credentials, signal: u32) -> Result<()> {
+fn may_signal_process(
+    call: &Call<'_>,
+    target: &Process,
+    theirs: &Credentials,
+    signal: u32,
+) -> Result<()> {
     let same_session = || target.session_id() == call.process().session_id();
     let may = call.credentials().may_signal(theirs) || signal == raw::SIGCONT && same_session();
     Errno::EPERM.unless(may)
@@ -236,7 +241,8 @@ fn kill(call: &mut Call<'_>) -> Result<usize> {
             let pid = pid as Pid;
             // Nothing is sent: no reference is needed, which others that look would count, too.
             if signal == 0 && pid != call.process().pid() {
-                let judge = |target: &_, theirs: &_| judge(call, target, theirs, signal);
+                let judge =
+                    |target: &_, theirs: &_| may_signal_process(call, target, theirs, signal);
                 if let Some(answer) = pid_table::with_leader(pid, judge) {
                     return answer.map(|()| 0);
                 }

@@ -6,6 +6,7 @@
 
 pub mod locks;
 mod open;
+mod slots;
 mod table;
 
 pub use open::{Attached, AttachedList, OpenFile, attach, each_attached};

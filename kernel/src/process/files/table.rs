@@ -12,15 +12,13 @@ use nucleus::{
 
 use vm::account::{self, Account, Charge, Kind};
 
-use super::{OpenFile, locks, open::FILE_BYTES};
+use super::{
+    OpenFile, locks,
+    open::FILE_BYTES,
+    slots::{FIRST_SIZE, Marks, Slots, charge},
+};
 use crate::process::sharers::Sharers;
 
-/// Descriptors that a new table has room for. Their open files are charged to the table, for
-/// [`STEP`] descriptors at a time up to the highest one it had: an `open` that touches no account.
-const FIRST_SIZE: usize = 64;
-/// Words of marks that a table has room for: a cache line. Those of two processes in one line would
-/// be written by two CPUs.
-const LEAST_WORDS: usize = 4;
 /// More than most programs use.
 const STEP: usize = 16;
 /// Descriptors and words of bits that are looked at or copied at most before the lock of a table is
@@ -60,129 +58,6 @@ pub struct FileTable {
     /// Whose record locks on a file end with each close of it.
     ownership: locks::Ownership,
     sharers: Sharers,
-}
-
-/// Room for `files.len()` descriptors, always a multiple of 64.
-#[derive(Default)]
-struct Slots {
-    files: Vec<Option<Arc<OpenFile>>>,
-    /// Of 64 descriptors each.
-    marks: Vec<Marks>,
-    /// No free descriptor below.
-    lowest: usize,
-    /// Copies in progress, during which nothing changes.
-    frozen: usize,
-    /// Of more than [`FIRST_SIZE`]: a thread's charge covers the table itself of those.
-    charge: Option<Charge>,
-    /// Open files of the descriptors that are covered.
-    first_files: Option<Charge>,
-}
-
-/// A bit per descriptor of each.
-#[derive(Clone, Copy, Default)]
-struct Marks {
-    /// Open, or reserved by an open in progress.
-    used: u64,
-    /// To be closed by `execve`. Clear where `used` is.
-    close_on_exec: u64,
-}
-
-impl Marks {
-    fn set(bits: &mut u64, fd: usize, on: bool) {
-        let bit = 1 << (fd % 64);
-        match on {
-            true => *bits |= bit,
-            false => *bits &= !bit,
-        }
-    }
-}
-
-/// What a table of `size` descriptors is charged with.
-fn charge(account: &Arc<Account>, size: usize) -> Charge {
-    let bytes = size * size_of::<Option<Arc<OpenFile>>>() + size / 4;
-    account.charge(Kind::Descriptors, size, bytes)
-}
-
-impl Slots {
-    /// Room for `size` descriptors and none open; charged to the current process.
-    fn with_size(size: usize) -> Result<Slots> {
-        let mut slots = Slots::default();
-        let no_memory = |_| Errno::ENOMEM;
-        slots.files.try_reserve_exact(size).map_err(no_memory)?;
-        let words = (size / 64).max(LEAST_WORDS);
-        slots.marks.try_reserve_exact(words).map_err(no_memory)?;
-        slots.files.resize_with(size, || None);
-        slots.marks.resize(size / 64, Marks::default());
-        if size > FIRST_SIZE {
-            slots.charge = account::current().map(|account| charge(&account, size));
-        }
-        Ok(slots)
-    }
-
-    /// The lowest free descriptor from `min` on; beyond the table's size if none inside is.
-    fn free(&self, min: usize) -> usize {
-        let start = min.max(self.lowest);
-        let mut word = start / 64;
-        let mut mask = !0 << (start % 64);
-        while word < self.marks.len() {
-            let free = !self.marks[word].used & mask;
-            if free != 0 {
-                return word * 64 + free.trailing_zeros() as usize;
-            }
-            mask = !0;
-            word += 1;
-        }
-        start.max(self.files.len())
-    }
-
-    /// The first open descriptor from `from` on.
-    fn next(&self, from: usize) -> Option<usize> {
-        if from >= self.files.len() {
-            return None;
-        }
-        // A program chose it (`close_range`).
-        let from = speculation::mask_index(from, self.files.len());
-        let mut mask = !0 << (from % 64);
-        for word in from / 64..self.marks.len() {
-            let mut left = self.marks[word].used & mask;
-            while left != 0 {
-                let fd = word * 64 + left.trailing_zeros() as usize;
-                // Not one that is only reserved.
-                if self.files[fd].is_some() {
-                    return Some(fd);
-                }
-                left &= left - 1;
-            }
-            mask = !0;
-        }
-        None
-    }
-
-    fn is_used(&self, fd: usize) -> bool {
-        self.marks[fd / 64].used & (1 << (fd % 64)) != 0
-    }
-
-    fn set_close_on_exec(&mut self, fd: usize, on: bool) {
-        Marks::set(&mut self.marks[fd / 64].close_on_exec, fd, on);
-    }
-
-    /// Takes a free descriptor.
-    fn take(&mut self, fd: usize) {
-        Marks::set(&mut self.marks[fd / 64].used, fd, true);
-        if fd == self.lowest {
-            self.lowest = fd + 1;
-        }
-    }
-
-    fn release(&mut self, fd: usize) -> Option<Arc<OpenFile>> {
-        let marks = &mut self.marks[fd / 64];
-        Marks::set(&mut marks.used, fd, false);
-        Marks::set(&mut marks.close_on_exec, fd, false);
-        if fd < self.lowest {
-            self.lowest = fd;
-        }
-        self.files[fd].take()
-    }
 }
 
 /// A descriptor that is taken and refers to nothing yet. Dropping it gives it back.
@@ -559,7 +434,7 @@ impl FileTable {
     pub fn is_close_on_exec(&self, fd: i32) -> Result<bool> {
         let slots = self.slots.lock();
         let fd = slots.check(fd)?;
-        Ok(slots.marks[fd / 64].close_on_exec & (1 << (fd % 64)) != 0)
+        Ok(Marks::has(slots.marks[fd / 64].close_on_exec, fd))
     }
 
     /// Marks a descriptor close-on-exec, or not.

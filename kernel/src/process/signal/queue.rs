@@ -182,7 +182,8 @@ impl Queue {
 
 /// A signal that waits, or a timer's, as it counts in the account of a user; the drop takes it
 /// back. As small as it can be, since it moves through the queue with each signal. It refers to the
-/// process's account, whose count other processes do not change.
+/// target's account, whose count only it and its senders change: that of the user would be shared
+/// by all of the user's processes.
 pub struct Charged(Arc<Account>);
 
 /// Charges one more signal that waits, or a timer's, to the user of `account`; `None` if that one
