@@ -3,6 +3,7 @@
 use abi::{Errno, Result};
 use alloc::{sync::Arc, vec::Vec};
 
+use nucleus::speculation;
 use vm::account::{self, Account, Charge, Kind};
 
 use super::OpenFile;

@@ -1,7 +1,7 @@
 //! Descriptor tables.
 
 use abi::{Errno, Result};
-use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use alloc::{boxed::Box, sync::Arc};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use nucleus::{
@@ -10,7 +10,7 @@ use nucleus::{
     task::WaitQueue,
 };
 
-use vm::account::{self, Account, Charge, Kind};
+use vm::account::{self, Account, Kind};
 
 use super::{
     OpenFile, locks,
