@@ -10,7 +10,7 @@ use nucleus::{
     Frame, PAGE_SIZE,
     frame::{Contents, Owned},
     pmap,
-    sync::{PARTS, RwLock},
+    sync::{LOCK_PARTS, RwLock},
 };
 use vm::{Description, History, Lookup, Object, Pager, PagerError, account::Stock};
 
@@ -62,14 +62,14 @@ pub(crate) fn pages_with(bytes: &Range<u64>) -> Range<u64> {
 /// Returns the parts of [`PageCache::writers`] that stand for these pages, one at least: those of
 /// neighbouring pages differ.
 pub(super) fn parts_with(pages: Range<u64>) -> u32 {
-    const ALL: u32 = (1 << PARTS) - 1;
+    const ALL: u32 = (1 << LOCK_PARTS) - 1;
     let count = pages.end - pages.start;
-    if count >= PARTS.into() {
+    if count >= LOCK_PARTS.into() {
         return ALL;
     }
-    let first = pages.start % u64::from(PARTS);
+    let first = pages.start % u64::from(LOCK_PARTS);
     let bits = ((1u64 << count) - 1) << first;
-    (bits | bits >> PARTS) as u32 & ALL
+    (bits | bits >> LOCK_PARTS) as u32 & ALL
 }
 
 /// Returns the error of a system call for that of a page.

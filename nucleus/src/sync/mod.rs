@@ -19,7 +19,7 @@ pub(crate) mod section;
 pub use biased_rwlock::BiasedRwLock;
 pub use cpu_rwlock::{CpuReadGuard, CpuRwLock, CpuWriteGuard};
 pub use mutex::{Mutex, MutexGuard};
-pub use rwlock::{PARTS, PartsGuard, ReadGuard, RwLock, WriteGuard};
+pub use rwlock::{LOCK_PARTS, PartsGuard, ReadGuard, RwLock, WriteGuard};
 pub use section::ReadSection;
 
 pub use crate::lock::{

@@ -19,7 +19,7 @@ const PARTLY: u32 = 1 << 29;
 /// Readers at a time. One more waits: guards that were forgotten never make the count a flag.
 const MOST_READERS: u32 = 1 << 28;
 /// Parts that can be locked apart.
-pub const PARTS: u32 = MOST_READERS.trailing_zeros();
+pub const LOCK_PARTS: u32 = MOST_READERS.trailing_zeros();
 
 /// Many readers, one writer, or writers of different parts; sleeps.
 pub struct RwLock<T: ?Sized> {
@@ -151,11 +151,11 @@ impl<T: ?Sized> RwLock<T> {
     /// Sleeps; the task must not have any part of the lock.
     ///
     /// # Panics
-    /// If `parts` has no part, or bits from [`PARTS`] on.
+    /// If `parts` has no part, or bits from [`LOCK_PARTS`] on.
     #[inline]
     #[track_caller]
     pub fn write_parts(&self, parts: u32) -> PartsGuard<'_, T> {
-        assert!(parts != 0 && parts < 1 << PARTS, "no parts of a lock");
+        assert!(parts != 0 && parts < 1 << LOCK_PARTS, "no parts of a lock");
         self.check();
         self.take(|state| {
             let is_partly = state & !(MOST_READERS - 1) == PARTLY;

@@ -268,13 +268,18 @@ impl MapEntry {
         Ok(())
     }
 
+    /// Gives the entry an amap if it has none: an empty one, smallest for pages near and above `va`.
+    pub fn ensure_amap(&mut self, va: VirtAddr) {
+        if self.amap.is_none() {
+            self.amap = Some(Arc::new(Amap::new(self.key(va), self.pages())));
+        }
+    }
+
     /// Gives the entry an amap of its own with a slot for the page at `va`.
     pub fn own_amap(&mut self, va: VirtAddr) -> Result<(), OutOfMemory> {
-        let key = self.key(va);
-        if self.amap.is_none() {
-            self.amap = Some(Arc::new(Amap::new(key, self.pages())));
-        }
+        self.ensure_amap(va);
         self.unshare()?;
+        let key = self.key(va);
         match self.amap.as_mut().and_then(Arc::get_mut) {
             Some(amap) => amap.prepare(key),
             None => Ok(()),

@@ -41,7 +41,6 @@ use nucleus::{
     task::WaitQueue,
 };
 
-use crate::amap::Amap;
 use crate::chunks::{Registry, Token};
 use crate::object::Anonymous;
 pub use audit::audit_page_tables;
@@ -233,7 +232,7 @@ impl Map {
         // With an amap, the first fault does not write-lock the map, which threads share. Larger
         // ones may be filled by large pages, or reserved and hardly used.
         if private_data && entry.object.is_none() && len < SPAN && self.pmap.is_used_elsewhere() {
-            entry.amap = Some(Arc::new(Amap::new(entry.key(start), pages)));
+            entry.ensure_amap(start);
         }
         space.insert(entry);
         Ok((range, request.populate || lock == Lock::Full))
