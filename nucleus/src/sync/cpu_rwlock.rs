@@ -38,7 +38,7 @@
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-use super::mutex::{Mutex, MutexGuard};
+use super::mutex::{Mutex, MutexGuard, Patience};
 use super::parking_lot;
 use crate::hw::machine;
 use crate::lock::{
@@ -50,7 +50,10 @@ use crate::{OutOfMemory, try_vec};
 /// processor pauses. Most holders are done by then. A sleep costs two task switches, mostly an
 /// interrupt, which takes about as long if the virtual CPU was halted, and often a migration. On
 /// the simulated machine tasks sleep early, to be tested.
-const SPINS: usize = if cfg!(target_os = "none") { 1000 } else { 20 };
+const PATIENCE: Patience = Patience {
+    looks: if cfg!(target_os = "none") { 1000 } else { 20 },
+    lasts: true,
+};
 
 /// In [`CpuRwLock::departures`]: the writer sleeps, or is about to.
 const ASLEEP: u64 = 1;
@@ -247,7 +250,7 @@ impl<T> CpuRwLock<T> {
     #[track_caller]
     #[inline(always)]
     pub fn write(&self) -> CpuWriteGuard<'_, T> {
-        self.write_with(self.writer.lock_spinning(SPINS))
+        self.write_with(self.writer.lock_with(PATIENCE))
     }
 
     /// Takes two locks of one rank alone, the one at the lower address first. They must not be the
@@ -258,7 +261,7 @@ impl<T> CpuRwLock<T> {
         b: &'a CpuRwLock<T>,
     ) -> (CpuWriteGuard<'a, T>, CpuWriteGuard<'a, T>) {
         lock_pair(a, b, Self::write, |lock| {
-            lock.write_with(lock.writer.take_spinning(SPINS))
+            lock.write_with(lock.writer.take_with(PATIENCE))
         })
     }
 
@@ -307,11 +310,11 @@ impl<T> CpuRwLock<T> {
     }
 }
 
-/// Spins while `waits` holds, for at most [`SPINS`] looks. Returns whether it no longer holds.
+/// Spins while `waits` holds, for at most [`PATIENCE`]'s looks. Returns whether it no longer holds.
 fn spin_while(waits: impl Fn() -> bool) -> bool {
     let looks = match machine::cpu_count() {
         1 => 0,
-        _ => SPINS,
+        _ => PATIENCE.looks,
     };
     (0..looks).any(|_| {
         machine::spin_hint();

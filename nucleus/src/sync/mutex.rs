@@ -11,9 +11,23 @@ const HELD: u32 = 1;
 /// Held, and a task may be in the parking lot.
 const CONTENDED: u32 = 2;
 
-/// How often a task looks at a held lock before it goes to sleep. Sections are mostly shorter than
-/// the two task switches that a sleep costs; one look takes about 10 ns.
-const SPINS: usize = 100;
+/// How long a task looks at a lock before it sleeps.
+#[derive(Clone, Copy)]
+pub(super) struct Patience {
+    pub looks: usize,
+    /// Whether it also looks while others sleep, and again after each sleep: for locks that are
+    /// mostly held for less time than a sleep takes.
+    pub lasts: bool,
+}
+
+impl Patience {
+    /// For most locks. Sections are mostly shorter than the two task switches that a sleep costs;
+    /// one look takes about 10 ns.
+    pub const SHORT: Patience = Patience {
+        looks: 100,
+        lasts: false,
+    };
+}
 
 /// Sleeps when taken.
 pub struct Mutex<T: ?Sized> {
@@ -82,14 +96,13 @@ impl<T: ?Sized> Mutex<T> {
         self.take()
     }
 
-    /// As [`lock`](Self::lock), but spins for `looks` looks at the lock before each sleep, even if
-    /// other tasks sleep: for locks that are mostly held for less time than a sleep takes.
+    /// As [`lock`](Self::lock) with another patience.
     #[inline(always)]
     #[track_caller]
-    pub(super) fn lock_spinning(&self, looks: usize) -> MutexGuard<'_, T> {
+    pub(super) fn lock_with(&self, patience: Patience) -> MutexGuard<'_, T> {
         lockdep::may_sleep();
         self.guarded.check();
-        self.take_spinning(looks)
+        self.take_with(patience)
     }
 
     /// Takes the lock while others of its rank may be held: all takers do so from the outer to the
@@ -131,28 +144,20 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     #[track_caller]
     pub(super) fn take(&self) -> MutexGuard<'_, T> {
-        machine::point();
-        if self
-            .state
-            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
-            .is_err()
-        {
-            self.take_contended(SPINS, true);
-        }
-        self.guard()
+        self.take_with(Patience::SHORT)
     }
 
-    /// As [`take`](Self::take) for [`lock_spinning`](Self::lock_spinning).
+    /// As [`take`](Self::take) with another patience.
     #[inline(always)]
     #[track_caller]
-    pub(super) fn take_spinning(&self, looks: usize) -> MutexGuard<'_, T> {
+    pub(super) fn take_with(&self, patience: Patience) -> MutexGuard<'_, T> {
         machine::point();
         if self
             .state
             .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
             .is_err()
         {
-            self.take_contended(looks, false);
+            self.take_contended(patience);
         }
         self.guard()
     }
@@ -163,21 +168,19 @@ impl<T: ?Sized> Mutex<T> {
         unsafe { Guard::new(self, Alone(())) }
     }
 
-    /// Takes the lock after at most `looks` looks before each sleep. With `unless_awaited`, spins
-    /// only before the first sleep, and only while no other task sleeps.
     #[cold]
     #[track_caller]
-    fn take_contended(&self, looks: usize, unless_awaited: bool) {
+    fn take_contended(&self, patience: Patience) {
         let mut looks = match machine::cpu_count() {
             1 => 0,
-            _ => looks,
+            _ => patience.looks,
         };
         let mut taken = HELD;
         loop {
             for _ in 0..looks {
                 machine::spin_hint();
                 let state = self.state.load(Ordering::Relaxed);
-                if unless_awaited && state == CONTENDED {
+                if state == CONTENDED && !patience.lasts {
                     // Others sleep already: the wait is long.
                     break;
                 }
@@ -202,7 +205,7 @@ impl<T: ?Sized> Mutex<T> {
             // was the last one in the lot; the cost of being wrong is one look into an empty
             // bucket.
             taken = CONTENDED;
-            if unless_awaited {
+            if !patience.lasts {
                 looks = 0;
             }
         }
