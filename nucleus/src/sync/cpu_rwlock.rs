@@ -46,7 +46,7 @@ use crate::lock::{
 };
 use crate::{OutOfMemory, try_vec};
 
-/// How often a task looks at the lock before it sleeps: 10 to 40 microseconds, by how long the
+/// Looks of an estimated 10 to 40 microseconds before each sleep, by how long the
 /// processor pauses. Most holders are done by then. A sleep costs two task switches, mostly an
 /// interrupt, which takes about as long if the virtual CPU was halted, and often a migration. On
 /// the simulated machine tasks sleep early, to be tested.

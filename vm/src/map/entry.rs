@@ -268,7 +268,8 @@ impl MapEntry {
         Ok(())
     }
 
-    /// Gives the entry an amap if it has none: an empty one, smallest for pages near and above `va`.
+    /// Gives the entry an amap if it has none: an empty one, smallest for pages near and above
+    /// `va`.
     pub fn ensure_amap(&mut self, va: VirtAddr) {
         if self.amap.is_none() {
             self.amap = Some(Arc::new(Amap::new(self.key(va), self.pages())));
