@@ -41,16 +41,28 @@ pub trait Attached: Any + Send + Sync {
 pub type AttachedList = SpinLock<Slots<Arc<dyn Attached>>>;
 
 /// An open file description: a file with its status flags. Descriptors that came from one `open` by
-/// `dup` or `fork` share it.
+/// `dup` or `fork` share it. It has a cache line of its own: other CPUs' calls on other files do not
+/// slow down those on this one.
 pub struct OpenFile {
     file: Arc<dyn File>,
     flags: AtomicU32,
-    /// The owner that gets SIGIO; empty until one is named.
-    pub(in crate::process) sigio: OnceBox<Arc<dyn Attached>>,
     /// Whose locks end when this is dropped.
     ownership: locks::Ownership,
     /// Empty until something is attached.
     attached: OnceBox<Arc<AttachedList>>,
+    rare: OnceBox<Rare>,
+}
+
+const _: () = assert!(
+    size_of::<OpenFile>() <= 48,
+    "with the counts of its `Arc`, more than a cache line"
+);
+
+/// What few descriptions have.
+#[derive(Default)]
+pub(in crate::process) struct Rare {
+    /// The owner that gets SIGIO; empty until one is named.
+    pub sigio: OnceBox<Arc<dyn Attached>>,
     /// Empty until it has had a high descriptor: low ones are charged to their table.
     charge: OnceBox<Charge>,
 }
@@ -66,22 +78,31 @@ impl OpenFile {
         Arc::new(OpenFile {
             file,
             flags: AtomicU32::new(flags.bits() & !ONLY_AT_OPEN),
-            sigio: OnceBox::new(),
             ownership: locks::Ownership::new(),
             attached: OnceBox::new(),
-            charge: OnceBox::new(),
+            rare: OnceBox::new(),
         })
     }
 
     /// Charges it to the current process, unless it is charged.
     #[cold]
     pub(super) fn charge(&self) {
-        if self.charge.get().is_none()
+        if self.rare().charge.get().is_none()
             && let Some(account) = account::current()
         {
             let charge = || Box::new(account.charge(Kind::OpenFiles, 1, FILE_BYTES));
-            self.charge.get_or_insert(charge);
+            self.rare().charge.get_or_insert(charge);
         }
+    }
+
+    /// Returns what few descriptions have: this one is to be one of them.
+    pub(in crate::process) fn rare(&self) -> &Rare {
+        self.rare.get_or_insert(Box::default)
+    }
+
+    /// Returns the owner that gets SIGIO, if one was ever named.
+    pub(in crate::process) fn named_owner(&self) -> Option<&Arc<dyn Attached>> {
+        self.rare.get()?.sigio.get()
     }
 
     #[inline]
@@ -200,7 +221,7 @@ impl Drop for OpenFile {
             notify::happened(place.vnode(), mask);
         }
         locks::release_all(&self.ownership, || self.identity());
-        if let Some(sigio) = self.sigio.get() {
+        if let Some(sigio) = self.named_owner() {
             sigio.released();
         }
         if let Some(attached) = self.attached.take() {

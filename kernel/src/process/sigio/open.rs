@@ -17,7 +17,7 @@ impl OpenFile {
     /// Returns the owner that gets a signal when the file is ready, and its number (`F_GETOWN`,
     /// `F_GETSIG`).
     pub fn owner(&self) -> Owner {
-        let sigio = self.sigio.get().and_then(|it| of(it));
+        let sigio = self.named_owner().and_then(|it| of(it));
         sigio.map_or(Owner::nobody(), Sigio::owner)
     }
 
@@ -71,7 +71,7 @@ impl OpenFile {
     }
 
     fn sigio(&self) -> Result<&Sigio> {
-        let slot = &self.sigio;
+        let slot = &self.rare().sigio;
         let sigio = match slot.get() {
             Some(sigio) => sigio,
             None => {

@@ -136,13 +136,11 @@ impl Session {
 
     /// The program runs.
     pub(super) fn set_process(&self, process: Arc<Process>) {
-        let hung_up = self.change(|state| {
+        let told = self.change(|state| {
             state.process = Some(process);
-            state.hung_up && !state.is_first
+            state.to_be_told()
         });
-        if hung_up {
-            self.signal(SIGHUP as u8);
-        }
+        tell(told);
     }
 
     pub(super) fn process(&self) -> Option<Arc<Process>> {
@@ -193,15 +191,14 @@ impl Session {
         }
     }
 
-    /// The host's side is gone.
+    /// The host's side is gone. The session may be over before this returns, and its number the
+    /// next one's.
     pub(super) fn hang_up(&self) {
-        let tells = self.obey(|state| {
+        let told = self.obey(|state| {
             state.hung_up = true;
-            !state.is_first
+            state.to_be_told()
         });
-        if tells == Some(true) {
-            self.signal(SIGHUP as u8);
-        }
+        tell(told.flatten());
     }
 
     pub(super) fn is_hung_up(&self) -> bool {
@@ -279,6 +276,21 @@ impl Session {
     }
 }
 
+impl State {
+    /// Returns the process that gets SIGHUP because the host's side is gone.
+    fn to_be_told(&self) -> Option<Arc<Process>> {
+        let tells = self.hung_up && !self.is_first;
+        tells.then(|| self.process.clone()).flatten()
+    }
+}
+
+/// Sends SIGHUP to a session's process, which may have ended.
+fn tell(process: Option<Arc<Process>>) {
+    if let Some(process) = process {
+        let _ = signal::send_to_process(&process, Info::kernel(SIGHUP));
+    }
+}
+
 /// Returns the size of a terminal as programs see it.
 pub(super) fn window_size(window: Window) -> winsize {
     winsize {
@@ -291,9 +303,18 @@ pub(super) fn window_size(window: Window) -> winsize {
 
 #[cfg(test)]
 mod tests {
-    use nucleus::sim::{self, Config};
+    use alloc::boxed::Box;
+
+    use nucleus::{
+        sim::{self, Config},
+        task::{self, Spawn},
+    };
 
     use super::*;
+    use crate::process::{
+        fork, pid_table,
+        signal::{Action, SignalSet},
+    };
 
     /// The host may say of a session what crosses the message that its number is free.
     #[test]
@@ -313,6 +334,43 @@ mod tests {
             assert!(!session.is_closed(Stream::Output) && !session.is_closed(Stream::Error));
             assert!(!session.is_hung_up() && session.input_end().is_none());
             session.give_back();
+        });
+    }
+
+    /// A session is over as soon as its tasks know that the host has hung up.
+    #[test]
+    fn a_program_learns_of_a_hang_up_though_its_session_ends_first() {
+        let config = Config {
+            cpus: 2,
+            ..Config::default()
+        };
+        sim::check("sessions", 1..40, config, || {
+            let id = pid_table::new_id(true).unwrap();
+            let thread = fork::make_process(id.get(), None, false, None).unwrap();
+            let handled = Action {
+                handler: 0x1000,
+                ..Action::default()
+            };
+            let signals = &thread.process().signals;
+            signals.set_action(SIGHUP, Some(handled));
+            let session = Arc::new(Session::new(1));
+            assert!(session.take());
+            session.set(false, None, None, true);
+            session.set_process(thread.process().clone());
+            let followed = session.clone();
+            let follow = move || {
+                let is_over = || followed.is_hung_up().then_some(());
+                followed.changed.wait_soundly(is_over);
+                followed.give_back();
+            };
+            task::spawn(Spawn::kernel("follow"), Box::new(follow)).unwrap();
+            let host = move || {
+                session.hang_up();
+                let hang_up = SignalSet::one(SIGHUP);
+                assert!(thread.take_pending(hang_up).is_some(), "no SIGHUP");
+                pid_table::remove_unborn(thread.process().pid());
+            };
+            task::spawn(Spawn::kernel("host"), Box::new(host)).unwrap();
         });
     }
 
