@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::Report;
 use super::boot::{Bench, Plan};
-use super::programs::{CPUS, HALVES, count, shown};
+use super::programs::{CPUS, ON_FOUR, ON_ONE, count, shown};
 use super::swap::space;
 use crate::disk::Disk;
 
@@ -33,7 +33,7 @@ const MIXED: (u64, u64) = (6, 20);
 
 /// Runs the attacks with one of these words in their names, or all, each for so many seconds, on
 /// machines with these numbers of CPUs. Without a time and words, all of them go on for [`EACH`] on
-/// 2 CPUs, where a race is most likely, and a half of them runs once on each other number.
+/// 2 CPUs, where a race is most likely, and a part of them runs once on each other number.
 pub fn run(bench: &Bench, report: &mut Report, cpus: &[u32], words: &[String], given: Option<u64>) {
     for &cpus in cpus {
         let machine = format!("{cpus} CPUs");
@@ -45,8 +45,8 @@ pub fn run(bench: &Bench, report: &mut Report, cpus: &[u32], words: &[String], g
             (None, [], _) => Duration::ZERO,
             _ => Duration::from_secs(given.unwrap_or(1)),
         };
-        let half = HALVES[usize::from(cpus != 1)];
-        let fewer: Vec<_> = half.iter().chain(&LONG).map(ToString::to_string).collect();
+        let part = if cpus == 1 { ON_ONE } else { ON_FOUR };
+        let fewer: Vec<_> = part.iter().chain(&LONG).map(ToString::to_string).collect();
         let words = match (given, words) {
             (None, []) if cpus != 2 => &fewer,
             _ => words,

@@ -28,10 +28,12 @@ const TESTS: &str = "'memory: copy on write' 'memory: random maps' \
      'shootdowns' 'threads: many at once' 'threads: futex between' 'processes: fork with large' \
      'movement: a pipe, memory that changes' 'causeway: children share'";
 
-/// Options of a kernel in which 32-bit programs attack the limits of their regions.
-const REGIONS: &[&[&str]] = &[&["mitigations=off", "spaces=small", "region=64M"]];
-/// One more in long runs: regions of another size.
-const REGIONS_LONG: &[&[&str]] = &[&["mitigations=off", "spaces=small", "region=256M"]];
+/// Options of kernels in which 32-bit programs attack the limits of their regions, in long runs:
+/// beside other tests they do so with the usual options in each.
+const REGIONS: [&[&str]; 2] = [
+    &["mitigations=off", "spaces=small", "region=64M"],
+    &["mitigations=off", "spaces=small", "region=256M"],
+];
 /// A kernel whose regions' limits are too wide, which the attacks must find: these at least.
 const TOO_WIDE: &[&str] = &[
     "mitigations=off",
@@ -47,9 +49,8 @@ pub fn run(bench: &Bench, report: &mut Report, long: bool) {
         let name = "bochs: address-space tags, small spaces and segments, 2 CPUs";
         report.run(name, || programs(bench));
     }
-    if report.wants("bochs: limits of regions, 2 CPUs") {
-        let more = if long { REGIONS_LONG } else { &[] };
-        for options in REGIONS.iter().chain(more) {
+    if long && report.wants("bochs: limits of regions, 2 CPUs") {
+        for options in REGIONS {
             let name = format!("bochs: limits of regions, 2 CPUs, {}", options.join(" "));
             report.run(&name, || limits(bench, options));
         }

@@ -6,6 +6,7 @@
 //! kernel. In a root of 32-bit programs some of them print the same, in small address spaces, too.
 
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -34,7 +35,7 @@ struct System {
     architecture: Architecture,
     /// In pairs that take about the same time, since two guests run at once.
     batches: &'static [Batch],
-    /// The kernels that run them all.
+    /// The kernels that run them.
     kernels: &'static [Kernel],
     /// Only with `--long`, or when a script of it is named.
     long: bool,
@@ -80,23 +81,31 @@ struct Kernel {
     /// Follows the group's name.
     suffix: &'static str,
     options: &'static str,
+    /// Of its system's batches, those that it runs without `--long` and without a script's name.
+    short: Range<usize>,
 }
 
 /// The kernel without options.
 const DEFAULT: Kernel = Kernel {
     suffix: "",
     options: "",
+    short: 0..usize::MAX,
 };
 /// 32-bit programs in address spaces of their own and in regions, where they print the same.
 const SPACES: &[Kernel] = &[
-    DEFAULT,
+    Kernel {
+        short: 0..1,
+        ..DEFAULT
+    },
     Kernel {
         suffix: ", regions of 64 MiB",
         options: "spaces=small region=64M",
+        short: 1..2,
     },
     Kernel {
         suffix: ", regions of 256 MiB",
         options: "spaces=small region=256M",
+        short: 0..1,
     },
 ];
 
@@ -228,20 +237,26 @@ fn run_in(
     if system.long && !options.long && !system.batches.concat().iter().any(|name| named(&name)) {
         return Ok(());
     }
-    let batches: Vec<Vec<&str>> = system
+    let batches: Vec<(usize, Vec<&str>)> = system
         .batches
         .iter()
         .map(|batch| {
             let wanted = batch.iter().filter(|name| !any || named(name));
             wanted.copied().collect()
         })
-        .filter(|batch: &Vec<&str>| !batch.is_empty())
+        .enumerate()
+        .filter(|(_, batch): &(usize, Vec<&str>)| !batch.is_empty())
         .collect();
     if batches.is_empty()
         || !report.wants(&format!(
             "{}: {}",
             system.group(),
-            batches.concat().join(" ")
+            batches
+                .iter()
+                .flat_map(|(_, batch)| batch)
+                .copied()
+                .collect::<Vec<_>>()
+                .join(" ")
         ))
     {
         return Ok(());
@@ -257,9 +272,12 @@ fn run_in(
     };
     let linux = options.record.then(|| Linux::find(None)).transpose()?;
     let linux = linux.map(|linux| linux.kernel);
-    let kernels = system.kernels.iter();
-    let boots: Vec<(&Kernel, &Vec<&str>)> = kernels
+    let boots: Vec<(&Kernel, &Vec<&str>)> = system
+        .kernels
+        .iter()
         .flat_map(|kernel| batches.iter().map(move |batch| (kernel, batch)))
+        .filter(|(kernel, (at, _))| options.long || any || kernel.short.contains(at))
+        .map(|(kernel, (_, batch))| (kernel, batch))
         .collect();
     for two in boots.chunks(2) {
         let printed = side_by_side(two, |(kernel, batch)| {

@@ -64,21 +64,25 @@ const PART: &[&str] = &[
 /// CPUs: they run with 2, and with `--long` with each number.
 const LONG: &[&str] = &["!exhaustion:", "!leaks:", "!libfbuf:"];
 
-/// Words that ask for one half of the tests each.
-pub const HALVES: [&[&str]; 2] = [&["--part", "1/2"], &["--part", "2/2"]];
+/// Words that ask for the parts of the tests that run once more: on one CPU, on four, in a kernel
+/// of single frames, and in one whose allocations fail.
+pub const ON_ONE: [&str; 2] = ["--part", "1/4"];
+pub const ON_FOUR: [&str; 2] = ["--part", "2/2"];
+const IN_SINGLE_FRAMES: [&str; 2] = ["--part", "3/4"];
+const FAILING: [&str; 2] = ["--part", "2/4"];
 
 /// The seconds that one guest gets for hundreds of tests, each of which has a limit of its own.
 const LIMIT: u64 = 480;
 
-/// Boots and runs them on machines with these numbers of CPUs: with 2 all, and with others a half
+/// Boots and runs them on machines with these numbers of CPUs: with 2 all, and with others a part
 /// without the [`LONG`] ones, unless `long` is asked for.
 pub fn run(bench: &Bench, report: &mut Report, cpus: &[u32], long: bool) {
     for &cpus in cpus {
         let tests = match cpus {
             2 => &[][..],
             _ if long => &[],
-            1 => &[HALVES[0], LONG].concat(),
-            _ => &[HALVES[1], LONG].concat(),
+            1 => &[&ON_ONE, LONG].concat(),
+            _ => &[&ON_FOUR, LONG].concat(),
         };
         if report.wants(&format!("guest: test programs, {cpus} CPUs")) {
             boot(bench, report, &format!("{cpus} CPUs"), cpus, "", tests);
@@ -86,12 +90,15 @@ pub fn run(bench: &Bench, report: &mut Report, cpus: &[u32], long: bool) {
     }
 }
 
-/// Boots a kernel that has no two frames together, and one whose allocations fail, and runs a half
-/// of the tests in each, or nearly all if `long` is asked for.
+/// Boots a kernel that has no two frames together, and one whose allocations fail, and runs a
+/// quarter of the tests in each, or nearly all if `long` is asked for.
 /// The first one reaches all pages through a window of a few entries, the other one has no page of
 /// a program in its direct map.
 pub fn short_of_memory(bench: &Bench, report: &mut Report, long: bool) {
-    let [first, second] = HALVES.map(|half| if long { &[] } else { half });
+    let [first, second] = [&IN_SINGLE_FRAMES, &FAILING].map(|part| match long {
+        true => &[],
+        false => &part[..],
+    });
     let name = "single frames only";
     if report.wants(&format!("guest: test programs, {name}")) {
         let options = "fragment=1 ephemeral=window ephemeral.entries=16";
