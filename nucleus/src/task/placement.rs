@@ -220,22 +220,39 @@ pub(super) fn start(task: Arc<Task>) {
 /// Takes a task that may run on `cpu` out of another's queue that holds at least `enough`, the
 /// longest first. Interrupts off.
 pub(super) fn steal(cpu: usize, enough: usize) -> Option<&'static Task> {
-    let others = (0..machine::cpu_count()).filter(|&other| other != cpu);
-    let load = |other: usize| Load {
-        queued: QUEUES[other].queued.load(Ordering::SeqCst),
-        ..QUEUES[other].load()
-    };
-    let victim = policy::busiest(others, load, enough)?;
-    let queue = &*QUEUES[victim];
-    let inner = queue.lock();
-    let fits = |task: &TaskRef| allowed(task.get()) & 1 << cpu != 0;
-    let task = inner.waiting.find(STEAL_SCAN, fits).map(TaskRef::get);
-    if let Some(task) = task {
-        queue.dequeue(inner, task);
-        task.depart();
+    let mut tried = 1 << cpu;
+    loop {
+        let others = (0..machine::cpu_count()).filter(|other| tried & 1 << other == 0);
+        let load = |other: usize| Load {
+            queued: QUEUES[other].queued.load(Ordering::SeqCst),
+            ..QUEUES[other].load()
+        };
+        let victim = policy::busiest(others, load, enough)?;
+        let queue = &*QUEUES[victim];
+        let inner = queue.lock();
+        let fits = |task: &TaskRef| allowed(task.get()) & 1 << cpu != 0;
+        let task = match is_about_to_run(queue, inner) {
+            true => None,
+            false => inner.waiting.find(STEAL_SCAN, fits).map(TaskRef::get),
+        };
+        if let Some(task) = task {
+            queue.dequeue(inner, task);
+            task.depart();
+        }
+        queue.unlock();
+        if task.is_some() {
+            return task;
+        }
+        tried |= 1 << victim;
     }
-    queue.unlock();
-    task
+}
+
+/// Whether a CPU was given the only task in its queue while it had nothing to do: it has been told,
+/// and what the task needs may be in its caches.
+fn is_about_to_run(queue: &RunQueue, inner: &Inner) -> bool {
+    // SAFETY: the running task, if this CPU schedules, is alive.
+    let current = unsafe { inner.current.as_ref() };
+    queue.queued.load(Ordering::Relaxed) == 1 && current.is_some_and(|task| task.idle)
 }
 
 /// Puts a stolen task into the queue of this CPU, or of another one if its affinity has changed

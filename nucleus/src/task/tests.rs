@@ -547,3 +547,49 @@ fn waking_beside() {
         }
     });
 }
+
+/// A CPU that has run out of work leaves another one the task that this one was just given.
+#[test]
+fn an_idle_cpu_runs_the_task_that_was_woken_for_it() {
+    const TURNS: usize = 30;
+    const ANY: usize = usize::MAX;
+    on_machines_with("about to run", [3], 256, 60, || {
+        let counter = || Arc::new(AtomicUsize::new(0));
+        let (turn, done, last, expected) = (counter(), counter(), counter(), counter());
+        let queue = Arc::new(WaitQueue::new());
+        let woken = (turn.clone(), done.clone(), last.clone(), expected.clone());
+        let waits = queue.clone();
+        spawn(move || {
+            let (turn, done, last, expected) = woken;
+            for n in 1..=TURNS {
+                let has_come = || (turn.load(Ordering::SeqCst) >= n).then_some(());
+                waits.wait(Sleep::SOUND, has_come).unwrap();
+                let expected = expected.load(Ordering::SeqCst);
+                assert!(expected == ANY || expected == cpu(), "stolen");
+                last.store(cpu(), Ordering::SeqCst);
+                done.store(n, Ordering::SeqCst);
+            }
+        });
+        let over = done.clone();
+        // It runs out of work again and again.
+        spawn_on(1 << 2, move || {
+            while over.load(Ordering::SeqCst) < TURNS {
+                sleep(Sleep::within(Duration::from_nanos(1)));
+            }
+        });
+        spawn_on(1, move || {
+            for n in 1..=TURNS {
+                while done.load(Ordering::SeqCst) < n - 1 {
+                    yield_now();
+                }
+                (0..20).for_each(|_| yield_now());
+                let cpu = last.load(Ordering::SeqCst);
+                let is_idle = run_queue::IDLE.load(Ordering::SeqCst) & 1 << cpu != 0;
+                let one = if is_idle { cpu } else { ANY };
+                expected.store(one, Ordering::SeqCst);
+                turn.store(n, Ordering::SeqCst);
+                queue.wake_all();
+            }
+        });
+    });
+}

@@ -41,8 +41,8 @@ pub trait Attached: Any + Send + Sync {
 pub type AttachedList = SpinLock<Slots<Arc<dyn Attached>>>;
 
 /// An open file description: a file with its status flags. Descriptors that came from one `open` by
-/// `dup` or `fork` share it. It has a cache line of its own: other CPUs' calls on other files do not
-/// slow down those on this one.
+/// `dup` or `fork` share it. It has a cache line of its own: other CPUs' calls on other files do
+/// not slow down those on this one.
 pub struct OpenFile {
     file: Arc<dyn File>,
     flags: AtomicU32,
