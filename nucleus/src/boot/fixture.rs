@@ -135,7 +135,7 @@ impl Mistake {
         body: impl Fn() + Send + Sync + Copy + 'static,
         wanted: &str,
     ) {
-        const SEEDS: u64 = 40;
+        const SEEDS: u64 = 1000;
         // The mistake shows in several ways, as the seed makes it.
         let mut others = None;
         let found = (0..SEEDS).find_map(|seed| {

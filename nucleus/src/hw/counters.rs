@@ -92,6 +92,10 @@ crate::counters! {
     ipi_reschedule,
     /// Tasks that a CPU without work found in its queue by itself: no interrupt was sent.
     wakes_seen,
+    /// Tasks that a CPU took from another one's queue.
+    tasks_stolen,
+    /// Tasks that were woken for another CPU than their last one.
+    tasks_moved,
     /// Address-space switches (CR3 loads).
     space_switches,
     /// Those after which the CPU still has what it held of the space (PCID).

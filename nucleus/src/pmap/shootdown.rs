@@ -1,10 +1,13 @@
 //! Telling other CPUs to forget translations.
 //!
-//! A request stands on the stack of the CPU that makes it. It leaves a pointer in the inbox of each
-//! target, one place for each sender, and sends an interrupt to those whose inbox was empty: a CPU
-//! that has been interrupted already, and has not looked yet, will find both requests. The sender
-//! waits until all have answered, with interrupts on, and answers what it is asked itself
+//! Each CPU has one place for what it asks of others, and does not leave that CPU while it asks. It
+//! sets its bit in the inbox of each target, and sends an interrupt to those whose inbox was empty:
+//! a CPU that has been interrupted already, and has not looked yet, will find both requests. The
+//! sender waits until all have answered, with interrupts on, and answers what it is asked itself
 //! meanwhile; so two CPUs that ask each other never wait in vain.
+//!
+//! Answers go to a cache line of the sender's on which nothing else lies, and what is asked is not
+//! on its stack: lines that others have read would cost whatever else comes to lie there.
 //!
 //! # CPUs that may hold a translation
 //!
@@ -17,7 +20,8 @@
 //! bit comes first, and the mask has it. A CPU that left in between needs no telling, and telling
 //! it does no harm.
 
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::format::Pte;
 use super::loaded;
@@ -86,25 +90,81 @@ pub(super) enum What<'a> {
     Root,
 }
 
-struct Request<'a> {
-    what: What<'a>,
-    /// Bit per CPU that has not answered.
-    waiting: AtomicU64,
+/// What a CPU asks of others.
+struct Request {
+    waiting: Answers,
+    asked: UnsafeCell<Asked>,
 }
 
+/// A bit for each CPU that has not answered.
 #[repr(align(64))]
-struct Inbox {
-    /// Bit per sender.
-    senders: AtomicU64,
-    requests: [AtomicPtr<()>; MAX_CPUS],
+struct Answers(AtomicU64);
+
+/// A [`What`] that others can read.
+struct Asked {
+    kind: Kind,
+    count: usize,
+    pages: [Page; MAX_PAGES],
+    slots: [u32; MAX_PAGES],
 }
 
-static INBOXES: [Inbox; MAX_CPUS] = [const {
-    Inbox {
-        senders: AtomicU64::new(0),
-        requests: [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_CPUS],
+#[derive(Clone, Copy)]
+enum Kind {
+    Pages,
+    All,
+    Window,
+    Root,
+}
+
+// SAFETY: a CPU writes what it asks while nobody else knows of it, and others read it between the
+// moment when they take its bit out of their inbox and the one when they take theirs out of
+// `waiting`, for which it waits.
+unsafe impl Sync for Request {}
+
+static REQUESTS: [Request; MAX_CPUS] = [const {
+    Request {
+        waiting: Answers(AtomicU64::new(0)),
+        asked: UnsafeCell::new(Asked {
+            kind: Kind::All,
+            count: 0,
+            pages: [Page(0); MAX_PAGES],
+            slots: [0; MAX_PAGES],
+        }),
     }
 }; MAX_CPUS];
+
+impl Asked {
+    /// Takes down what is to be forgotten; of pages and slots at most [`MAX_PAGES`].
+    fn set(&mut self, what: What<'_>) {
+        (self.kind, self.count) = match what {
+            What::Pages(pages) => {
+                self.pages[..pages.len()].copy_from_slice(pages);
+                (Kind::Pages, pages.len())
+            }
+            What::All => (Kind::All, 0),
+            What::Window(slots) => {
+                self.slots[..slots.len()].copy_from_slice(slots);
+                (Kind::Window, slots.len())
+            }
+            What::Root => (Kind::Root, 0),
+        };
+    }
+
+    fn get(&self) -> What<'_> {
+        match self.kind {
+            Kind::Pages => What::Pages(&self.pages[..self.count]),
+            Kind::All => What::All,
+            Kind::Window => What::Window(&self.slots[..self.count]),
+            Kind::Root => What::Root,
+        }
+    }
+}
+
+/// A bit for each CPU that asks something of this one.
+#[repr(align(64))]
+struct Inbox(AtomicU64);
+
+static INBOXES: [Inbox; MAX_CPUS] = [const { Inbox(AtomicU64::new(0)) }; MAX_CPUS];
 
 /// Whether every CPU is told of every change, whatever it has loaded, and whether or not the
 /// accessed bit shows that no TLB can hold the entry: what kernels did before they kept books. For
@@ -121,7 +181,9 @@ pub(super) fn is_broadcast() -> bool {
 /// waits until they have. Interrupts are on, and the caller holds no spin lock.
 pub(crate) fn forget_window(slots: &[u32], cpus: u64) {
     let since = machine::coherence_stamp();
-    run(What::Window(slots), cpus, since);
+    for some in slots.chunks(MAX_PAGES) {
+        run(What::Window(some), cpus, since);
+    }
 }
 
 /// Which CPUs are told that a mapping has changed.
@@ -198,7 +260,7 @@ fn tell(what: What<'_>, cpus: u64) {
     let me = 1u64 << pinned.cpu();
     if cpus & !me == 0 {
         if cpus != 0 {
-            forget(pinned.cpu(), what, Asked::Here);
+            forget(pinned.cpu(), what, By::This);
         }
         return;
     }
@@ -206,18 +268,16 @@ fn tell(what: What<'_>, cpus: u64) {
         machine::irqs_enabled(),
         "a shootdown with interrupts off may wait forever"
     );
-    let request = Request {
-        what,
-        waiting: AtomicU64::new(cpus & !me),
-    };
+    let Request { waiting, asked } = &REQUESTS[pinned.cpu()];
+    // SAFETY: all have answered what this CPU asked last, and what runs on it until this is
+    // answered asks nothing: it is pinned, and interrupt handlers ask nothing.
+    unsafe { (*asked.get()).set(what) };
+    waiting.0.store(cpus & !me, Ordering::Relaxed);
     let mut interrupts = 0u64;
     for target in bits(cpus & !me) {
-        let inbox = &INBOXES[target];
-        let pointer = (&raw const request).cast_mut().cast::<()>();
-        inbox.requests[pinned.cpu()].store(pointer, Ordering::Relaxed);
         machine::point();
-        // Release: a CPU that sees the bit sees the pointer, the request and the changed entries.
-        if inbox.senders.fetch_or(me, Ordering::AcqRel) == 0 {
+        // Release: a CPU that sees the bit sees the request and the changed entries.
+        if INBOXES[target].0.fetch_or(me, Ordering::AcqRel) == 0 {
             interrupts |= 1 << target;
         }
     }
@@ -228,10 +288,10 @@ fn tell(what: What<'_>, cpus: u64) {
     }
     // This CPU's own part, while the others are on their way.
     if cpus & me != 0 {
-        forget(pinned.cpu(), what, Asked::Here);
+        forget(pinned.cpu(), what, By::This);
     }
     // Acquire: what the others did with the old translation comes before what follows.
-    while request.waiting.load(Ordering::Acquire) != 0 {
+    while waiting.0.load(Ordering::Acquire) != 0 {
         machine::spin_hint();
     }
 }
@@ -240,36 +300,33 @@ fn tell(what: What<'_>, cpus: u64) {
 /// interrupts off.
 pub(crate) fn on_shootdown() {
     let me = machine::cpu();
-    let inbox = &INBOXES[me];
     loop {
         machine::point();
-        let senders = inbox.senders.swap(0, Ordering::AcqRel);
+        let senders = INBOXES[me].0.swap(0, Ordering::AcqRel);
         if senders == 0 {
             return;
         }
         for sender in bits(senders) {
-            let pointer = inbox.requests[sender].load(Ordering::Relaxed);
-            // SAFETY: the sender put the pointer there before it set the bit that was just taken,
-            // and stays in `run`, where the request lives, until this CPU has cleared its own bit
-            // in `waiting`, which is the last use of it here.
-            let request = unsafe { &*pointer.cast::<Request<'_>>() };
-            forget(me, request.what, Asked::Elsewhere);
-            request.waiting.fetch_and(!(1 << me), Ordering::Release);
+            let Request { waiting, asked } = &REQUESTS[sender];
+            // SAFETY: the sender wrote it before it set the bit that was just taken, and leaves it
+            // until this CPU has cleared its own bit in `waiting`, after the last use of it here.
+            forget(me, unsafe { (*asked.get()).get() }, By::Another);
+            waiting.0.fetch_and(!(1 << me), Ordering::Release);
         }
     }
 }
 
-/// Where a change was made. What other CPUs do about it is counted there, as `tlb_remote`.
+/// Which CPU has made a change. What others do about it is counted there, as `tlb_remote`.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Asked {
-    Here,
-    Elsewhere,
+enum By {
+    This,
+    Another,
 }
 
 /// Forgets on this CPU.
-fn forget(cpu: usize, what: What<'_>, asked: Asked) {
+fn forget(cpu: usize, what: What<'_>, by: By) {
     let count = |counter: Counter, more: usize| {
-        if asked == Asked::Here {
+        if by == By::This {
             counter.add(more as u64);
         }
     };
@@ -334,7 +391,10 @@ fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
 #[cfg(not(target_os = "none"))]
 pub(super) fn start() {
     BROADCAST.store(false, Ordering::Relaxed);
-    for inbox in &INBOXES {
-        inbox.senders.store(0, Ordering::Relaxed);
+    INBOXES
+        .iter()
+        .for_each(|it| it.0.store(0, Ordering::Relaxed));
+    for request in &REQUESTS {
+        request.waiting.0.store(0, Ordering::Relaxed);
     }
 }

@@ -32,15 +32,17 @@ fn bucket(key: usize) -> &'static SpinLock<WaiterList> {
 pub(crate) fn park(key: usize, still: impl FnOnce() -> bool) {
     lockdep::may_sleep();
     let bucket = bucket(key);
-    let waiter = Waiter::new(key);
+    // SAFETY: a task waits for one lock at a time, and for the last one until its waiter was out of
+    // the list and its waker did not use it any more.
+    let waiter = unsafe { Waiter::for_lock(key) };
     {
         let mut list = bucket.lock_irq();
         if !still() {
             return;
         }
-        // SAFETY: `waiter` stays where it is until it is out of the list: only a waker takes it
-        // out, and the loop below does not end before.
-        unsafe { list.push(NonNull::from(&waiter)) };
+        // SAFETY: `waiter` stays as it is until it is out of the list: only a waker takes it out,
+        // and the loop below does not end before.
+        unsafe { list.push(NonNull::from(waiter)) };
     }
     // The waker touches `waiter` last when it sets what is looked at here.
     while !waiter.is_woken() {

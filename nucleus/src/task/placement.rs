@@ -105,6 +105,9 @@ pub(super) fn place(task: &Task) {
             queue.unlock();
             continue;
         }
+        if task.cpu() != target {
+            Counter::tasks_moved.add(1);
+        }
         let virtual_time = arrive(queue, inner, task, target);
         let here = target == machine::cpu();
         let now = machine::nanoseconds();
@@ -262,6 +265,7 @@ pub(super) fn take_over(cpu: usize, task: &Task) {
     let inner = queue.lock();
     let stays = allowed(task) & 1 << cpu != 0;
     if stays {
+        Counter::tasks_stolen.add(1);
         arrive(queue, inner, task, cpu);
     }
     queue.unlock();

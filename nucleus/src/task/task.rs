@@ -13,6 +13,7 @@ use sched::pairing_heap::{Link, Linked};
 use sched::priority::{Priority, TURN};
 use sched::run_queue::Runnable;
 
+use super::waiter::Parked;
 #[cfg(debug_assertions)]
 use crate::lock::lockdep::Held;
 use crate::{
@@ -88,6 +89,8 @@ pub struct Task {
     compat_scratch: UnsafeCell<Vec<u8>>,
     /// How many are about to wake it and rely on it being there.
     wakers: Wakers,
+    /// Its place among those that wait for a sleeping lock: the task's own, unless it is in a list.
+    pub(super) parked: Parked,
     /// The reaper's list.
     pub(super) next_dead: UnsafeCell<*const Task>,
     /// The task's own, or of an interrupt handler on top of it.
@@ -288,6 +291,7 @@ impl Task {
             body: UnsafeCell::new(None),
             compat_scratch: UnsafeCell::new(Vec::new()),
             wakers: Wakers(AtomicUsize::new(0)),
+            parked: Parked::new(),
             next_dead: UnsafeCell::new(ptr::null()),
             #[cfg(debug_assertions)]
             held: UnsafeCell::new(Held::new()),

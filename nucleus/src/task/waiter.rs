@@ -11,6 +11,7 @@
 
 use core::{
     cell::UnsafeCell,
+    mem::MaybeUninit,
     ptr::{self, NonNull},
     sync::atomic::{AtomicBool, Ordering},
 };
@@ -27,8 +28,8 @@ const BATCH: usize = 8;
 /// them, which spares switches where few are woken.
 const BATCHES: usize = 4;
 
-/// A task's place in a [`WaiterList`]. It lives in the sleeper's own frame (or set), so sleeping
-/// allocates nothing.
+/// A task's place in a [`WaiterList`]. It lives in the sleeper's own frame (or set), or for
+/// sleeping locks in its task, so sleeping allocates nothing.
 pub(crate) struct Waiter {
     /// The sleeper, which outlives its waiter.
     task: *const Task,
@@ -47,7 +48,27 @@ struct Links {
     listed: bool,
 }
 
+/// The waiter with which a task waits for a sleeping lock, on a cache line of its own. On the
+/// task's stack, wakers on other CPUs would take the line away from what comes to lie there later.
+#[repr(align(64))]
+pub(super) struct Parked(UnsafeCell<MaybeUninit<Waiter>>);
+
+impl Parked {
+    pub const fn new() -> Parked {
+        Parked(UnsafeCell::new(MaybeUninit::uninit()))
+    }
+}
+
 impl Waiter {
+    /// The waiter of the current task for sleeping locks, in no list.
+    ///
+    /// # Safety
+    /// The last one that this gave to the task is in no list and is not used any more.
+    pub(crate) unsafe fn for_lock<'a>(key: usize) -> &'a Waiter {
+        // SAFETY: the task runs, so it is alive; the waiter is the task's own by contract.
+        unsafe { (*(*current_raw()).parked.0.get()).write(Waiter::new(key)) }
+    }
+
     /// A waiter for the current task, in no list.
     pub(crate) fn new(key: usize) -> Waiter {
         Waiter {

@@ -73,4 +73,4 @@ pub(crate) use window::{
 /// Most CPUs that are used.
 pub(crate) const MAX_CPUS: usize = 16;
 /// Counters that each CPU has room for.
-pub(crate) const MAX_COUNTERS: usize = 208;
+pub(crate) const MAX_COUNTERS: usize = 224;

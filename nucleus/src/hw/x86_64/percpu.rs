@@ -13,7 +13,7 @@ use crate::hw::{Window, handlers};
 /// CPUs that the kernel can run.
 pub const MAX_CPUS: usize = 64;
 /// Counters that each CPU has room for.
-pub const MAX_COUNTERS: usize = 208;
+pub const MAX_COUNTERS: usize = 224;
 
 /// Words that the guarded ways push at most on a stack of their own: a trap's frame of 21.
 const GUARDED_WORDS: usize = 32;

@@ -134,7 +134,10 @@ impl Floor {
 
 fn run(bench: &mut Bench) -> Result<(), Failure> {
     for kind in ALL {
-        let row = bench.row(format!("sharing/{}", kind.name)).cpus(2);
+        let row = bench
+            .row(format!("sharing/{}", kind.name))
+            .cpus(2)
+            .pinned(Some(0));
         row.batch(kind.batch).run(|meter| {
             let floor = Shared::new(Floor::default())?;
             let others = 1..cpus::count();
