@@ -31,11 +31,12 @@ use crate::lock::{Rank, SpinLock};
 use crate::mem::mapped;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
-/// Sizes of the classes in bytes, each a multiple of 16. Steps of at most a half, so that at most a
-/// third of an object is lost; above 512, whole cache lines of which a frame holds 6, 5, 4, 3 and 2
-/// objects: threads, processes and files of two CPUs share no line.
-const CLASSES: [usize; 15] = [
-    16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 640, 768, 1024, 1344, 2048,
+/// Sizes of the classes in bytes, each a multiple of 16. Steps of at most a half, and of at most a
+/// quarter from 256 to 640, so that little of an object is lost; above 112, whole cache lines, so
+/// that threads, processes, files and connections of two CPUs share none; above 384, of which a
+/// frame holds 9, 8, 7, 6, 5, 4, 3 and 2 objects.
+const CLASSES: [usize; 20] = [
+    16, 32, 48, 64, 80, 96, 112, 128, 192, 256, 320, 384, 448, 512, 576, 640, 768, 1024, 1344, 2048,
 ];
 const LARGEST: usize = CLASSES[CLASSES.len() - 1];
 
