@@ -380,6 +380,9 @@ fn idle(meter: &mut Meter, peer: SocketAddr, many: u64) -> Result<(), Failure> {
     /// Connections after which the memory is looked at first: the table of descriptors and the
     /// caches have their size then.
     const FIRST: u64 = 100;
+    /// The silence after which a connection is idle: this kernel frees what traffic has used one
+    /// second after the last byte.
+    const SILENCE: Duration = Duration::from_secs(3);
     allow_files(2 * many)?;
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT))?;
     let mut orders = Orders::new(peer)?;
@@ -392,6 +395,7 @@ fn idle(meter: &mut Meter, peer: SocketAddr, many: u64) -> Result<(), Failure> {
             held.push(stream);
         }
         orders.done()?;
+        thread::sleep(SILENCE);
         Ok(memory::amount("MemFree")? as f64)
     };
     let before = hold(FIRST)?;
