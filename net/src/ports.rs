@@ -1,7 +1,10 @@
 //! Ports: the bindings of a protocol, and Linux's rules for sharing a port.
 
-use alloc::collections::BTreeMap;
-use core::net::{IpAddr, SocketAddr};
+use alloc::collections::{BTreeMap, btree_map::Entry};
+use core::{
+    net::{IpAddr, SocketAddr},
+    num::NonZeroU64,
+};
 
 use abi::{Errno, Result};
 use nucleus::random;
@@ -43,7 +46,7 @@ impl NameOptions {
 }
 
 /// One socket's hold on a port.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub struct Binding {
     pub cover: Cover,
@@ -74,19 +77,41 @@ pub enum Rule {
 pub struct Ports {
     rule: Rule,
     /// By port and number of the binding.
-    bound: BTreeMap<(u16, u64), Binding>,
+    bound: BTreeMap<(u16, u64), Bound>,
+    /// The number of holds.
+    holds: usize,
     /// The number of the last binding.
-    last: u64,
+    last: NonZeroU64,
     /// Random bits for the beginnings of searches: a word is enough for several.
     bits: u64,
 }
+
+/// A binding, and who has it.
+struct Bound {
+    binding: Binding,
+    /// The sockets that hold it: several only if these are accepted connections.
+    holders: u32,
+    /// They are.
+    is_accepted: bool,
+}
+
+/// Bindings of a port, the latest first, among which an accepted connection looks for one to
+/// share: those of one listener differ only by the address of this machine.
+const LOOKED_AT: usize = 8;
 
 /// A port and the number of the hold on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub struct Hold {
     pub port: u16,
-    number: u64,
+    number: NonZeroU64,
+}
+
+impl Hold {
+    /// Returns the place of the binding.
+    fn key(self) -> (u16, u64) {
+        (self.port, self.number.get())
+    }
 }
 
 impl Ports {
@@ -95,7 +120,8 @@ impl Ports {
         Ports {
             rule,
             bound: BTreeMap::new(),
-            last: 0,
+            holds: 0,
+            last: NonZeroU64::MIN,
             bits: 0,
         }
     }
@@ -115,13 +141,15 @@ impl Ports {
     /// Returns the bindings of a port.
     fn of(&self, port: u16) -> impl Iterator<Item = (u64, &Binding)> {
         let range = self.bound.range((port, 0)..=(port, u64::MAX));
-        range.map(|(key, binding)| (key.1, binding))
+        range.map(|(key, bound)| (key.1, &bound.binding))
     }
 
     /// Tells whether `new` can't share `port` with its bindings; `except` is its own hold.
     fn conflicts(&self, port: u16, new: &Binding, except: Option<Hold>) -> bool {
         self.of(port).any(|(number, old)| {
-            if except == Some(Hold { port, number }) || !old.cover.overlaps(&new.cover) {
+            if except.is_some_and(|own| own.number.get() == number)
+                || !old.cover.overlaps(&new.cover)
+            {
                 return false;
             }
             // Sockets of different interfaces do not meet.
@@ -136,15 +164,40 @@ impl Ports {
         })
     }
 
-    /// Adds a socket at a port, whatever others hold it: an accepted connection shares its
-    /// listener's.
-    pub fn add(&mut self, port: u16, binding: Binding) -> Hold {
-        self.last += 1;
-        self.bound.insert((port, self.last), binding);
-        Hold {
-            port,
-            number: self.last,
+    /// Adds a socket at a port, whatever others hold it.
+    fn add(&mut self, port: u16, binding: Binding) -> Hold {
+        self.add_bound(port, binding, false)
+    }
+
+    /// Adds an accepted connection, which shares its listener's port. Connections with the same
+    /// binding share that too.
+    pub fn add_accepted(&mut self, port: u16, binding: Binding) -> Hold {
+        let bound = self.bound.range_mut((port, 0)..=(port, u64::MAX));
+        let mut latest = bound.rev().take(LOOKED_AT);
+        let shared = latest.find(|(_, bound)| {
+            bound.is_accepted && bound.binding == binding && bound.holders < u32::MAX
+        });
+        if let Some((&(_, number), bound)) = shared
+            && let Some(number) = NonZeroU64::new(number)
+        {
+            bound.holders += 1;
+            self.holds += 1;
+            return Hold { port, number };
         }
+        self.add_bound(port, binding, true)
+    }
+
+    fn add_bound(&mut self, port: u16, binding: Binding, is_accepted: bool) -> Hold {
+        let number = self.last.saturating_add(1);
+        self.last = number;
+        self.holds += 1;
+        let bound = Bound {
+            binding,
+            holders: 1,
+            is_accepted,
+        };
+        self.bound.insert((port, number.get()), bound);
+        Hold { port, number }
     }
 
     /// Takes `port`.
@@ -221,35 +274,51 @@ impl Ports {
     /// # Errors
     /// `EADDRINUSE`: another socket listens there.
     pub fn listen(&mut self, hold: Hold) -> Result<()> {
-        let Some(old) = self.bound.get(&(hold.port, hold.number)) else {
+        let Some(old) = self.bound.get(&hold.key()) else {
             return Err(Errno::EINVAL);
         };
         let new = Binding {
             listening: true,
-            ..*old
+            ..old.binding
         };
         if self.conflicts(hold.port, &new, Some(hold)) {
             return Err(Errno::EADDRINUSE);
         }
-        self.bound.insert((hold.port, hold.number), new);
+        self.change(hold, |binding| *binding = new);
         Ok(())
     }
 
-    /// Changes a binding in place: its flags, or the address that a connection has fixed.
-    pub fn change(&mut self, hold: Hold, change: impl FnOnce(&mut Binding)) {
-        if let Some(binding) = self.bound.get_mut(&(hold.port, hold.number)) {
-            change(binding);
+    /// Changes a binding: its flags, or the address that a connection has fixed. Returns the hold
+    /// on it, which is another one if others share the old one.
+    pub fn change(&mut self, hold: Hold, change: impl FnOnce(&mut Binding)) -> Hold {
+        let Some(bound) = self.bound.get_mut(&hold.key()) else {
+            return hold;
+        };
+        if bound.holders == 1 {
+            change(&mut bound.binding);
+            return hold;
         }
+        bound.holders -= 1;
+        self.holds -= 1;
+        let mut binding = bound.binding;
+        change(&mut binding);
+        self.add_accepted(hold.port, binding)
     }
 
     /// Releases a port.
     pub fn release(&mut self, hold: Hold) {
-        self.bound.remove(&(hold.port, hold.number));
+        if let Entry::Occupied(mut bound) = self.bound.entry(hold.key()) {
+            self.holds -= 1;
+            match bound.get().holders {
+                1 => drop(bound.remove()),
+                _ => bound.get_mut().holders -= 1,
+            }
+        }
     }
 
     /// Returns the number of holds.
     pub fn count(&self) -> usize {
-        self.bound.len()
+        self.holds
     }
 }
 

@@ -1,6 +1,6 @@
 //! The readiness of one socket, and its wait queues.
 
-use nucleus::task::WaitQueue;
+use nucleus::{OutOfMemory, sync::OnceBox, task::WaitQueue, try_box};
 
 /// What can be done with a socket without waiting.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -27,23 +27,39 @@ pub struct Readiness {
 pub struct Waits {
     /// Wakes for bytes, datagrams, connections to accept, the peer's end and errors.
     pub readable: WaitQueue,
-    /// Wakes for a connection to accept, which only one waiter can get.
-    pub acceptable: WaitQueue,
+    /// Wakes for a connection to accept, which only one waiter can get. Made for the first of
+    /// them.
+    acceptable: OnceBox<WaitQueue>,
     /// Wakes for room, an established connection and errors.
     pub writable: WaitQueue,
 }
 
 impl Waits {
+    /// Returns the queue that wakes for a connection to accept.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn acceptable(&self) -> Result<&WaitQueue, OutOfMemory> {
+        if let Some(queue) = self.acceptable.get() {
+            return Ok(queue);
+        }
+        let fresh = try_box(WaitQueue::new())?;
+        Ok(self.acceptable.get_or_insert(|| fresh))
+    }
+
     /// Wakes all waiters of all queues.
     pub fn wake_all(&self) {
         self.readable.wake_all();
-        self.acceptable.wake_all();
+        if let Some(acceptable) = self.acceptable.get() {
+            acceptable.wake_all();
+        }
         self.writable.wake_all();
     }
 
     /// Announces a connection: wakes one accepting thread and all that poll.
     pub fn wake_for_connection(&self) {
-        let taken = self.acceptable.wake_one();
+        let acceptable = self.acceptable.get();
+        let taken = acceptable.is_some_and(WaitQueue::wake_one);
         self.readable.wake_shared(taken);
     }
 }

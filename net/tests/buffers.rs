@@ -17,7 +17,7 @@ use nucleus::{
 };
 
 /// The sizes with which a connection begins.
-const START: usize = 128 * 1024;
+const START: u32 = 128 * 1024;
 
 /// Runs `body` on a machine with so many frames.
 fn on_machine(pages: usize, body: impl FnOnce() + Send + 'static) {
@@ -132,7 +132,8 @@ fn growth_is_limited() {
             }
             let grown = |side: usize| -> usize {
                 let sizes = all.iter().map(|ends| ends[side].summary().options);
-                let grown = sizes.map(|it| it.send_buffer + it.receive_buffer - 2 * START);
+                let grown =
+                    sizes.map(|it| (it.send_buffer + it.receive_buffer - 2 * START) as usize);
                 grown.sum()
             };
             for side in 0..2 {
@@ -171,7 +172,7 @@ fn unread_bytes_count_after_their_connection() {
             readers.push(reader);
         }
         let sizes = readers.iter().map(|end| end.summary().options);
-        let grown: usize = sizes.map(|it| it.receive_buffer - START).sum();
+        let grown: usize = sizes.map(|it| (it.receive_buffer - START) as usize).sum();
         assert!(grown > 0 && grown <= most, "{grown} bytes of {most}");
         for reader in &readers {
             assert!(receive(reader, 65_536).is_ok_and(|bytes| !bytes.is_empty()));

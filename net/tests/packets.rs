@@ -143,7 +143,7 @@ fn calls_see_what_packets_have_brought() {
         stack.set_loopback_by_packets(Some(65535));
         let to = SocketAddr::new("127.0.0.1".parse().unwrap(), 80);
         let listener = stack.tcp_socket(Family::V4, Options::default());
-        listener.set_options(|options| options.defer_accept = 1_000_000_000);
+        listener.set_options(|options| options.defer_accept = 1);
         listener.bind(to).unwrap();
         listener.listen(1).unwrap();
         let client = stack.tcp_socket(Family::V4, Options::default());

@@ -20,7 +20,12 @@ use core::{
 };
 
 use abi::Result;
-use nucleus::{Access, PAGE_SIZE, VirtAddr, VirtRange, ephemeral::Mapping, sync::Mutex, task};
+use nucleus::{
+    Access, PAGE_SIZE, VirtAddr, VirtRange,
+    ephemeral::Mapping,
+    sync::{Mutex, OnceBox},
+    task, try_box,
+};
 use vm::{Map, Moved, Movement, Overwriting, PASSED_TOGETHER};
 
 use super::{Added, Drain, Fill, Queue, State};
@@ -52,8 +57,11 @@ impl Buffer {
     }
 }
 
-/// The place for a buffer that a call which would sleep offers to the other side of the queue.
-pub(super) struct Offer {
+/// The place for a buffer that a call which would sleep offers to the other side of the queue. It
+/// is made for the first offer: most queues never see one.
+pub(super) struct Offer(OnceBox<Offered>);
+
+struct Offered {
     /// The CPU that the call ran on, plus one; 0 if there is none. Looked at without the lock.
     cpu: AtomicUsize,
     /// Bytes that were moved to or from the buffer.
@@ -63,11 +71,20 @@ pub(super) struct Offer {
 
 impl Offer {
     pub(super) const fn new() -> Offer {
-        Offer {
+        Offer(OnceBox::new())
+    }
+
+    /// Returns the place, which is made unless it is there; `None` without memory.
+    fn place(&self) -> Option<&Offered> {
+        if let Some(place) = self.0.get() {
+            return Some(place);
+        }
+        let fresh = try_box(Offered {
             cpu: AtomicUsize::new(0),
             moved: AtomicUsize::new(0),
             buffer: Mutex::new(crate::rank::QUEUE_OFFER, None),
-        }
+        });
+        fresh.ok().map(|fresh| self.0.get_or_insert(|| fresh))
     }
 
     /// Offers the next bytes of `memory` if that is worth it and no other call does so.
@@ -79,23 +96,29 @@ impl Offer {
         let Some(map) = vm::with_current(Arc::clone) else {
             return false;
         };
-        let mut buffer = self.buffer.lock();
+        let Some(place) = self.place() else {
+            return false;
+        };
+        let mut buffer = place.buffer.lock();
         if buffer.is_some() {
             return false;
         }
-        self.moved.store(0, Relaxed);
+        place.moved.store(0, Relaxed);
         *buffer = Some(Buffer { map, at, len });
-        self.cpu.store(task::cpu() + 1, Release);
+        place.cpu.store(task::cpu() + 1, Release);
         true
     }
 
     /// Takes back what was offered; returns how many bytes were moved, which `memory` goes on
     /// behind.
     fn end(&self, memory: Option<&mut UserBuffers>) -> usize {
+        let Some(place) = self.0.get() else {
+            return 0;
+        };
         let (buffer, moved) = {
-            let mut buffer = self.buffer.lock();
-            self.cpu.store(0, Relaxed);
-            (buffer.take(), self.moved.swap(0, Relaxed))
+            let mut buffer = place.buffer.lock();
+            place.cpu.store(0, Relaxed);
+            (buffer.take(), place.moved.swap(0, Relaxed))
         };
         // The address space may end here, without the lock.
         drop(buffer);
@@ -105,9 +128,15 @@ impl Offer {
         moved
     }
 
+    /// Returns the CPU that the call ran on, plus one; 0 without an offer.
+    #[inline]
+    fn cpu(&self) -> usize {
+        self.0.get().map_or(0, |place| place.cpu.load(Acquire))
+    }
+
     /// Whether there is a buffer, and one copy of `bytes` to or from it is worth it here.
     fn is_worth(&self, bytes: usize) -> bool {
-        match self.cpu.load(Acquire) {
+        match self.cpu() {
             0 => false,
             cpu if cpu == task::cpu() + 1 => true,
             _ => bytes >= LEAST_ACROSS_CPUS || vm::movement() == Movement::Once,
@@ -116,12 +145,13 @@ impl Offer {
 
     /// Whether the call that offers ran on this CPU.
     fn is_here(&self) -> bool {
-        self.cpu.load(Acquire) == task::cpu() + 1
+        self.cpu() == task::cpu() + 1
     }
 
     /// Whether bytes were moved.
     fn is_used(&self) -> bool {
-        self.moved.load(Acquire) > 0
+        let place = self.0.get();
+        place.is_some_and(|place| place.moved.load(Acquire) > 0)
     }
 
     /// Calls `step` with the buffer and the number of bytes that were moved, which must be `total`
@@ -132,13 +162,14 @@ impl Offer {
         total: Option<usize>,
         step: impl FnOnce(&Buffer, usize) -> (usize, usize),
     ) -> Option<Step> {
-        let buffer = self.buffer.lock();
-        let done = self.moved.load(Relaxed);
+        let place = self.0.get()?;
+        let buffer = place.buffer.lock();
+        let done = place.moved.load(Relaxed);
         let is_same = total.is_none_or(|total| total == done);
         let buffer = buffer.as_ref().filter(|_| is_same)?;
         let (wanted, moved) = step(buffer, done);
         // From here on the call has moved them, whatever ends its wait.
-        self.moved.store(done + moved, Release);
+        place.moved.store(done + moved, Release);
         Some(Step { wanted, moved })
     }
 }
@@ -194,7 +225,7 @@ impl<S: State> Queue<S> {
     /// Whether a writer's bytes are on offer: a reader may get some though the queue is empty.
     #[inline]
     pub fn offers_bytes(&self) -> bool {
-        self.sending.cpu.load(Acquire) != 0
+        self.sending.cpu() != 0
     }
 
     /// Whether a reader took bytes that are on offer. The caller is woken as for room in the queue,

@@ -10,7 +10,7 @@ use nucleus::{
 };
 use vm::{CopyReason, Moved, PASSED_TOGETHER};
 
-use super::{Chain, Frames, Queue, SPARE_FRAMES, State, Tail};
+use super::{Chain, Frames, Queue, SPARE_FRAMES, Spare, State, Tail};
 use crate::{
     io::{Source, moved},
     slice::Slice,
@@ -312,13 +312,13 @@ impl<S: State> Queue<S> {
         if is_one && (left <= own || in_place == 0 && left <= PAGE_SIZE) {
             chain.aside().data.reserve(space.slots.min(1))?;
             let mut spare = Frames::<1>::new();
-            spare.fill_from(&mut chain.aside().spare, wanted);
+            spare.fill_from(chain.aside().spare.frames_mut(), wanted);
             drop(chain);
             self.copy(tail, from, room, &mut spare, call)
         } else {
             chain.aside().data.reserve(space.slots.min(BATCH))?;
             let mut spare = Frames::<BATCH>::new();
-            spare.fill_from(&mut chain.aside().spare, wanted);
+            spare.fill_from(chain.aside().spare.frames_mut(), wanted);
             drop(chain);
             self.copy(tail, from, room, &mut spare, call)
         }
@@ -495,8 +495,11 @@ impl<S: State> Queue<S> {
             let is_end = left == 0;
             call.linked(&mut chain, Added { at, len, is_end });
         }
-        if spare.count > 0 && S::keeps_frames(&chain) {
-            chain.aside().spare.fill_from(spare, N);
+        if spare.count > 0
+            && S::keeps_frames(&chain)
+            && let Some(kept) = chain.aside().spare.frames_mut()
+        {
+            kept.fill_from(Some(spare), N);
         }
         drop(chain);
         moved(len, result)

@@ -41,7 +41,9 @@
 //! | reader told | not empty any more | below `SO_RCVLOWAT` before | each write |
 //! | marks | packets | urgent byte | credentials, descriptors, urgent byte |
 
+use alloc::boxed::Box;
 use core::{
+    mem,
     ops::{Deref, DerefMut},
     sync::atomic::{AtomicU32, Ordering::Release},
 };
@@ -96,12 +98,16 @@ pub trait State: Sized {
         0
     }
 
+    /// Where emptied frames are kept: [`SpareFrames`], or `Option<Box<SpareFrames>>` where many
+    /// queues keep none.
+    type Spare: Spare;
+
     /// Returns whether an emptied frame is kept for the next write.
     fn keeps_frames(chain: &Chain<Self>) -> bool;
 }
 
 /// Bytes on their way from writers to readers.
-pub struct Queue<S> {
+pub struct Queue<S: State> {
     chain: SpinLock<Chain<S>>,
     /// [`State::ready`] as of the last release of the chain's lock after a change.
     ready: AtomicU32,
@@ -116,7 +122,7 @@ pub struct Queue<S> {
 }
 
 /// The slices of a queue, and the state of its kind. [chain's lock]
-pub struct Chain<S> {
+pub struct Chain<S: State> {
     /// The bytes.
     pub data: Aggregate,
     /// Bytes that were ever taken off: the position in the stream of the first byte.
@@ -124,7 +130,7 @@ pub struct Chain<S> {
     /// The position of the urgent place, until a read passes it.
     pub urgent: Option<u64>,
     /// Emptied frames without another handle.
-    spare: Frames<SPARE_FRAMES>,
+    spare: S::Spare,
     /// For whom the frames are kept: covers slices and spare frames after each change.
     stock: Stock,
     /// What the kind of queue adds.
@@ -138,8 +144,44 @@ struct Tail {
     used: usize,
 }
 
+/// Emptied frames of a queue.
+pub type SpareFrames = Frames<SPARE_FRAMES>;
+
+/// The place for emptied frames of a queue.
+pub trait Spare: Default {
+    /// Returns the frames; `None` if the queue keeps none.
+    fn frames(&self) -> Option<&SpareFrames>;
+
+    /// As [`frames`](Spare::frames), to change.
+    fn frames_mut(&mut self) -> Option<&mut SpareFrames>;
+}
+
+impl Spare for SpareFrames {
+    #[inline]
+    fn frames(&self) -> Option<&SpareFrames> {
+        Some(self)
+    }
+
+    #[inline]
+    fn frames_mut(&mut self) -> Option<&mut SpareFrames> {
+        Some(self)
+    }
+}
+
+impl Spare for Option<Box<SpareFrames>> {
+    #[inline]
+    fn frames(&self) -> Option<&SpareFrames> {
+        self.as_deref()
+    }
+
+    #[inline]
+    fn frames_mut(&mut self) -> Option<&mut SpareFrames> {
+        self.as_deref_mut()
+    }
+}
+
 /// Up to `N` frames, without an allocation.
-struct Frames<const N: usize> {
+pub struct Frames<const N: usize> {
     frames: [Option<Frame>; N],
     count: usize,
 }
@@ -167,7 +209,7 @@ impl<S: State> Queue<S> {
             data,
             taken: 0,
             urgent: None,
-            spare: Frames::new(),
+            spare: S::Spare::default(),
             stock,
             state,
         };
@@ -179,6 +221,11 @@ impl<S: State> Queue<S> {
             receiving: Offer::new(),
             sending: Offer::new(),
         }
+    }
+
+    /// Decides where emptied frames are kept, before the queue is used.
+    pub fn set_spare(&mut self, spare: S::Spare) {
+        self.chain.get_mut().spare = spare;
     }
 
     /// Locks the chain.
@@ -207,6 +254,31 @@ impl<S: State> Queue<S> {
         self.reading.lock()
     }
 
+    /// Frees what an empty queue that is limited by bytes keeps for its next ones: the frame of the
+    /// last small write, emptied frames, and the places of slices. One that has bytes, or a writer
+    /// at work, keeps all. Never waits, so locks of any rank may be held.
+    pub fn trim(&self) {
+        // A writer makes room for slices before it copies the bytes.
+        let Some(mut tail) = self.writing.try_lock() else {
+            return;
+        };
+        let (places, frame) = {
+            let mut chain = self.lock();
+            if !chain.data.is_empty() {
+                return;
+            }
+            (mem::take(&mut chain.data), tail.frame.take())
+        };
+        tail.used = 0;
+        drop((places, frame));
+        loop {
+            let spare = self.lock().pop_spare();
+            if spare.is_none() {
+                return;
+            }
+        }
+    }
+
     /// Drops all bytes while `is_over` holds, frame by frame, so that none is freed under the
     /// spin lock. Returns whether there were any.
     ///
@@ -224,7 +296,7 @@ impl<S: State> Queue<S> {
                     return any;
                 }
                 chain.urgent = None;
-                (chain.take(usize::MAX), chain.spare.pop())
+                (chain.take(usize::MAX), chain.pop_spare())
             };
             any |= slice.is_some();
             if slice.is_none() && frame.is_none() {
@@ -248,7 +320,19 @@ impl<S: State> Chain<S> {
     /// Returns whether there is anything to [discard](Queue::discard).
     #[inline]
     pub fn holds_frames(&self) -> bool {
-        !self.data.is_empty() || self.spare.count > 0
+        !self.data.is_empty() || self.spare_count() > 0
+    }
+
+    /// Returns how many emptied frames are kept.
+    #[inline]
+    fn spare_count(&self) -> usize {
+        self.spare.frames().map_or(0, |spare| spare.count)
+    }
+
+    /// Takes an emptied frame.
+    #[inline]
+    fn pop_spare(&mut self) -> Option<Frame> {
+        self.spare.frames_mut()?.pop()
     }
 
     /// Returns how many more slices a queue takes that is limited to `limit` bytes: two for a page
@@ -344,12 +428,13 @@ impl<S: State> Chain<S> {
             && *slice.frame() == copied.frame
             && slice.more() == 0
             && slice.frame().handles() == 2
-            && self.spare.has_room()
+            && self.spare.frames().is_some_and(Frames::has_room)
             && S::keeps_frames(self)
             && !frame::is_scarce()
+            && let Some(spare) = self.spare.frames_mut()
             && let Some(slice) = taken.take()
         {
-            self.spare.push(slice.into_frame());
+            spare.push(slice.into_frame());
         }
     }
 }
@@ -379,8 +464,17 @@ impl Tail {
     }
 }
 
+impl<const N: usize> Default for Frames<N> {
+    #[inline]
+    fn default() -> Frames<N> {
+        Frames::new()
+    }
+}
+
 impl<const N: usize> Frames<N> {
-    const fn new() -> Frames<N> {
+    /// Makes an empty set.
+    #[inline]
+    pub const fn new() -> Frames<N> {
         Frames {
             frames: [const { None }; N],
             count: 0,
@@ -397,8 +491,10 @@ impl<const N: usize> Frames<N> {
         self.count += 1;
     }
 
-    /// Takes up to `most` frames of another stack, as far as there is room.
-    fn fill_from<const M: usize>(&mut self, other: &mut Frames<M>, most: usize) {
+    /// Takes up to `most` frames of another set, if there is one, as far as there is room.
+    #[inline]
+    fn fill_from<const M: usize>(&mut self, other: Option<&mut Frames<M>>, most: usize) {
+        let Some(other) = other else { return };
         for _ in 0..most.min(N - self.count) {
             let Some(frame) = other.pop() else { return };
             self.push(frame);
@@ -442,7 +538,7 @@ impl<S: State> Drop for Locked<'_, S> {
             let chain = &*self.chain;
             chain
                 .stock
-                .cover(chain.data.frame_count() + chain.spare.count);
+                .cover(chain.data.frame_count() + chain.spare_count());
             if S::STORES_READY {
                 self.ready.store(S::ready(chain), Release);
             }

@@ -5,10 +5,10 @@
 
 use abi::Result;
 
-use super::{Chain, fill::BATCH};
+use super::{Chain, State, fill::BATCH};
 use crate::slice::Slice;
 
-impl<S> Chain<S> {
+impl<S: State> Chain<S> {
     /// Returns whether the first byte is at the urgent place.
     #[inline]
     pub fn is_at_urgent(&self) -> bool {

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc};
 use abi::{Errno, Result};
 use fbuf::{
     BytesSink, BytesSource, Slice, Source, View,
-    queue::{Added, Chain, Drain, Fill, Queue, Slots, Space, State},
+    queue::{Added, Chain, Drain, Fill, Queue, Slots, Space, SpareFrames, State},
 };
 use nucleus::task::{self, Sleep, WaitQueue};
 use vm::{
@@ -59,6 +59,8 @@ impl Kind {
 impl State for Kind {
     const STORES_READY: bool = true;
     const CALLS: [TransferCall; 2] = [TransferCall::PipeWrite, TransferCall::PipeRead];
+
+    type Spare = SpareFrames;
 
     fn ready(chain: &Chain<Kind>) -> u32 {
         let has_room = chain.has_slot() && chain.data.len() < chain.state.bytes;

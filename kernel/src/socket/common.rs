@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use core::{
+    ops::Deref,
     sync::atomic::{
         AtomicI32, AtomicU32, AtomicU64, AtomicUsize,
         Ordering::{AcqRel, Relaxed},
@@ -122,10 +123,48 @@ pub struct Common {
     mark: AtomicU32,
     /// The number of the interface to which it is bound; 0 for none.
     device: AtomicU32,
+}
+
+/// The common part of a socket whose protocol has no wait queues of its own.
+pub struct Waited {
+    common: Common,
     /// Woken when there is something to receive, to accept, or an end; and after errors.
     pub readers: WaitQueue,
     /// Woken when there is room to send, when a connection is made, or its end; and after errors.
     pub writers: WaitQueue,
+}
+
+impl Waited {
+    /// As [`Common::new`].
+    pub fn new(domain: u32, kind: u32, protocol: u32) -> Waited {
+        Waited {
+            common: Common::new(domain, kind, protocol),
+            readers: WaitQueue::new(),
+            writers: WaitQueue::new(),
+        }
+    }
+
+    /// Acts on a change of the option `name`: more room wakes writers.
+    pub fn option_changed(&self, name: u32) {
+        if matches!(name, raw::SO_SNDBUF | raw::SO_SNDBUFFORCE) {
+            self.writers.wake_all();
+        }
+    }
+
+    /// Wakes all waiters.
+    pub fn wake(&self) {
+        self.readers.wake_all();
+        self.writers.wake_all();
+    }
+}
+
+impl Deref for Waited {
+    type Target = Common;
+
+    #[inline]
+    fn deref(&self) -> &Common {
+        &self.common
+    }
 }
 
 impl Common {
@@ -159,8 +198,6 @@ impl Common {
             priority: AtomicI32::new(0),
             mark: AtomicU32::new(0),
             device: AtomicU32::new(0),
-            readers: WaitQueue::new(),
-            writers: WaitQueue::new(),
         }
     }
 
@@ -317,12 +354,6 @@ impl Common {
     pub fn priority(&self) -> i32 {
         self.priority.load(Relaxed)
     }
-
-    /// Wakes all waiters.
-    pub fn wake(&self) {
-        self.readers.wake_all();
-        self.writers.wake_all();
-    }
 }
 
 fn timeout(nanoseconds: &AtomicU64) -> Option<Duration> {
@@ -434,12 +465,9 @@ fn set_int(common: &Common, name: u32, value: i32) -> Result<()> {
             };
             let bytes = asked.min(i32::MAX as usize / 2) * 2;
             match name {
-                raw::SO_SNDBUF | raw::SO_SNDBUFFORCE => {
-                    common
-                        .send_buffer
-                        .store(bytes.max(MIN_SEND_BUFFER), Relaxed);
-                    common.writers.wake_all();
-                }
+                raw::SO_SNDBUF | raw::SO_SNDBUFFORCE => common
+                    .send_buffer
+                    .store(bytes.max(MIN_SEND_BUFFER), Relaxed),
                 _ => common
                     .receive_buffer
                     .store(bytes.max(MIN_RECEIVE_BUFFER), Relaxed),

@@ -28,7 +28,7 @@ mod timeout;
 pub mod unix;
 
 pub use address::Address;
-pub use common::Common;
+pub use common::{Common, Waited};
 pub use families::family;
 pub use file::SocketFile;
 pub use message::{Incoming, MSG_ZEROCOPY, Outgoing};

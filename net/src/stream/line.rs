@@ -30,7 +30,7 @@ fn is_crowded(chain: &Chain<StreamState>, frames: usize) -> bool {
 }
 
 fn most_frames(chain: &Chain<StreamState>) -> usize {
-    let limit = chain.state.limit;
+    let limit = chain.state.limit();
     let first = limit.min(FIRST_LIMIT);
     first / LEAST_SLICE + (limit - first) / LEAST_LATER_SLICE + 64
 }
@@ -100,7 +100,7 @@ impl Stream {
             let _ = taken.append(slice);
         }
         chain.state.shift_limit(0, taken.len());
-        chain.state.in_flight += taken.len();
+        chain.state.in_flight += taken.len() as u32;
         let start = chain.start();
         if chain.urgent.is_some_and(|at| at < start) {
             chain.urgent = None;
@@ -117,7 +117,7 @@ impl Stream {
         let wakes = {
             let mut chain = self.queue.lock();
             chain.state.shift_limit(bytes, 0);
-            chain.state.in_flight = chain.state.in_flight.saturating_sub(bytes);
+            chain.state.in_flight = chain.state.in_flight.saturating_sub(bytes as u32);
             let is_told = self.note_arrived(&mut chain, bytes);
             // Bytes that were taken to be sent may have made it so, unheard.
             is_told || is_writable(&chain)

@@ -11,8 +11,8 @@
 use alloc::{boxed::Box, sync::Arc};
 use core::sync::atomic::AtomicBool;
 
-use fbuf::queue::{Chain, Queue, State};
-use nucleus::PAGE_SIZE;
+use fbuf::queue::{Chain, Queue, SpareFrames, State};
+use nucleus::{PAGE_SIZE, try_box};
 use vm::{TransferCall, account::Stock};
 
 use crate::Waits;
@@ -49,12 +49,10 @@ pub struct Stream {
 #[derive(Default)]
 struct StreamState {
     /// Bytes that may be in the chain: the sender's and the receiver's buffer sizes together.
-    limit: usize,
-    /// Bytes by which the limit would be below zero: a program has made the buffer smaller than
-    /// what is in flight.
-    deficit: usize,
+    /// Below zero if a program has made the buffer smaller than what is in flight.
+    limit: isize,
     /// Readers are not told of fewer bytes than this (`SO_RCVLOWAT`); at least 1.
-    low_water: usize,
+    low_water: u32,
     /// The urgent byte, until it is read; `None` too when it is in line. Counts only while the
     /// chain has an urgent place.
     urgent: Option<u8>,
@@ -66,23 +64,34 @@ struct StreamState {
     abandoned: bool,
     /// Bytes that were sent in packets and have arrived.
     arrived: u64,
-    /// Those that have not: the limit is so much less meanwhile.
-    in_flight: usize,
+    /// Those that have not, less than a window: the limit is so much less meanwhile.
+    in_flight: u32,
     /// Made for the first call that asks for news.
     completions: Option<Box<Completions>>,
 }
 
 impl StreamState {
+    /// Returns how many bytes may be in the chain.
+    #[inline]
+    fn limit(&self) -> usize {
+        self.limit.max(0) as usize
+    }
+
     /// Changes the limit by `more` less `less`.
     fn shift_limit(&mut self, more: usize, less: usize) {
-        let (more, less) = (self.limit + more, self.deficit + less);
-        self.limit = more.saturating_sub(less);
-        self.deficit = less.saturating_sub(more);
+        self.limit = self
+            .limit
+            .saturating_add_unsigned(more)
+            .saturating_sub_unsigned(less);
     }
 }
 
 impl State for StreamState {
     const CALLS: [TransferCall; 2] = [TransferCall::TcpSend, TransferCall::TcpReceive];
+
+    /// A stream by packets has none: its writer's frames go to the connection, and its reader's
+    /// come from there.
+    type Spare = Option<Box<SpareFrames>>;
 
     /// Frames are kept only while more than a frame's worth of data shows that the stream is busy.
     #[inline]
@@ -116,22 +125,19 @@ pub struct StreamStatus {
 
 /// Returns how many bytes still fit.
 fn room(chain: &Chain<StreamState>) -> usize {
-    match chain.free_slots_within(chain.state.limit) {
+    let limit = chain.state.limit();
+    match chain.free_slots_within(limit) {
         0 => 0,
-        _ => chain.state.limit.saturating_sub(chain.data.len()),
+        _ => limit.saturating_sub(chain.data.len()),
     }
 }
 
 /// Returns whether the room is enough to wake a writer: a third of all, as on Linux, so that the
 /// two sides do not take turns byte by byte.
 fn is_writable(chain: &Chain<StreamState>) -> bool {
-    let StreamState {
-        limit,
-        in_flight,
-        broken,
-        ..
-    } = chain.state;
-    broken || chain.state.abandoned || room(chain) >= ((limit + in_flight) / 3).max(1)
+    let state = &chain.state;
+    let all = state.limit() + state.in_flight as usize;
+    state.broken || state.abandoned || room(chain) >= (all / 3).max(1)
 }
 
 impl Stream {
@@ -144,7 +150,7 @@ impl Stream {
         stock: Stock,
     ) -> Stream {
         let state = StreamState {
-            limit,
+            limit: limit as isize,
             low_water: 1,
             ..StreamState::default()
         };
@@ -158,6 +164,17 @@ impl Stream {
         }
     }
 
+    /// Keeps emptied frames for the next writes, if there is memory for their places.
+    pub fn with_spare_frames(mut self) -> Stream {
+        self.queue.set_spare(try_box(SpareFrames::new()).ok());
+        self
+    }
+
+    /// Frees what an empty stream keeps for its next bytes. Never waits.
+    pub fn trim(&self) {
+        self.queue.trim();
+    }
+
     /// Returns the state now.
     pub fn status(&self) -> StreamStatus {
         let chain = self.queue.lock();
@@ -165,9 +182,11 @@ impl Stream {
         StreamStatus {
             bytes,
             room: room(&chain),
-            limit: state.limit,
+            limit: state.limit(),
             is_readable: bytes > 0
-                && (bytes >= state.low_water.min(state.limit) || state.finished || state.broken),
+                && (bytes >= (state.low_water as usize).min(state.limit())
+                    || state.finished
+                    || state.broken),
             is_writable: is_writable(&chain),
             finished: state.finished,
             added: chain.end(),
@@ -184,7 +203,7 @@ impl Stream {
 
     /// Returns how many bytes are in flight beyond what the limit would allow.
     pub fn deficit(&self) -> usize {
-        self.queue.lock().state.deficit
+        self.queue.lock().state.limit.min(0).unsigned_abs()
     }
 
     /// Returns how many bytes there are to read.
@@ -232,7 +251,7 @@ impl Stream {
 
     /// Changes how many bytes must be there before a reader is woken.
     pub fn set_low_water(&self, bytes: usize) {
-        self.queue.lock().state.low_water = bytes.max(1);
+        self.queue.lock().state.low_water = bytes.clamp(1, i32::MAX as usize) as u32;
         self.receiver.readable.wake_all();
     }
 }

@@ -80,7 +80,7 @@ impl Fill<StreamState> for Writing<'_> {
     fn space(&mut self, chain: &mut Chain<StreamState>) -> Result<Space> {
         self.refusal = chain.state.refusal();
         Ok(Space {
-            slots: chain.free_slots_within(chain.state.limit),
+            slots: chain.free_slots_within(chain.state.limit()),
             bytes: match self.refusal {
                 None => room(chain),
                 Some(_) => 0,
@@ -100,7 +100,7 @@ impl Fill<StreamState> for Writing<'_> {
     #[inline]
     fn linked(&mut self, chain: &mut Chain<StreamState>, added: Added) {
         // Below the mark a reader may wait for any number of bytes.
-        self.wake |= chain.data.len() - added.len < chain.state.low_water;
+        self.wake |= chain.data.len() - added.len < chain.state.low_water as usize;
         if self.is_urgent {
             chain.urgent = Some(added.at);
             chain.state.urgent = None;

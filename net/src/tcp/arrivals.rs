@@ -1,6 +1,6 @@
 //! Segments for the table: those on the wire, and packets without a connection.
 
-use alloc::sync::Arc;
+use alloc::{boxed::Box, sync::Arc};
 use core::net::SocketAddr;
 
 use nucleus::{frame, random};
@@ -11,7 +11,7 @@ use super::{
     connection::{self, Connection},
     format,
     segment::{Flags, Segment, Seq},
-    table::Link,
+    table::{Link, WireEnd},
     waiting::Late,
     wire,
 };
@@ -38,8 +38,8 @@ impl ConnectionTable {
         while let Some((pair, segment)) = self.wire.next() {
             let reply = match self.ends.get_mut(&pair) {
                 Some(end) => {
-                    if let Link::Wire(block) = &mut end.link {
-                        block.arrive(segment, &mut self.wire.host(pair));
+                    if let Link::Wire(wired) = &mut end.link {
+                        wired.block.arrive(segment, &mut self.wire.host(pair));
                         if let Some(change) = end.take_change() {
                             self.act_on(pair, change);
                         }
@@ -86,7 +86,7 @@ impl ConnectionTable {
         match fitting().nth(chosen as usize) {
             Some(listener) => {
                 let inner = listener.inner();
-                if inner.queue.len() > inner.backlog {
+                if inner.is_queue_full() {
                     return SynReply::Ignored;
                 }
                 // Handshakes with strangers take memory only as far as they are few.
@@ -110,8 +110,12 @@ impl ConnectionTable {
         let start = ConnectionTable::start();
         let block = Block::answer(syn, start, &mut self.wire.host(pair));
         let socket = self.child(pair, listener, 0);
-        let link = Link::Wire(block);
-        self.add(pair, link, socket, Some(Arc::downgrade(listener)));
+        let end = WireEnd {
+            pair,
+            socket,
+            block,
+        };
+        self.add(Link::Wire(Box::new(end)), Some(Arc::downgrade(listener)));
     }
 
     /// Creates the socket of a connection that a listener will accept; `interface` is the number of
@@ -129,14 +133,14 @@ impl ConnectionTable {
             cover: Cover::of(pair.local.ip(), true),
             ..options.name.binding(pair.local.ip())
         };
-        let hold = self.ports.add(pair.local.port(), binding);
+        let hold = self.ports.add_accepted(pair.local.port(), binding);
         {
             let mut inner = socket.inner();
             inner.hold = Some(hold);
             inner.local = Some(pair.local);
             inner.remote = Some(pair.remote);
         }
-        listener.inner().embryos += 1;
+        listener.inner().begin_embryo();
         socket
     }
 
@@ -159,7 +163,7 @@ impl ConnectionTable {
             number: self.secret.first_number(pair, now()),
             clock: self.secret.hash((pair.local.ip(), pair.remote.ip())) as u32,
             path: connection::path(route, pair),
-            buffer: options.receive_buffer,
+            buffer: options.receive_buffer as usize,
             settings: options.settings,
         }
     }
@@ -182,10 +186,10 @@ impl ConnectionTable {
                 }
                 let start = self.start_on(&pair, &route, &listener);
                 let socket = self.child(pair, &listener, interface);
-                let begun = Connection::new(tcp, pair, socket.clone(), route, |host| {
+                let begun = Connection::new(tcp, pair, socket, route, |host| {
                     Block::answer(syn, start, host)
                 });
-                self.join(tcp, begun, socket, Some(&listener));
+                self.join(tcp, begun, Some(&listener));
             }
             SynReply::Cookie(listener) => {
                 let Some(route) = back(tcp, &pair, back_by(&pair, at, &listener)) else {
@@ -210,13 +214,12 @@ impl ConnectionTable {
         &mut self,
         tcp: &Tcp,
         begun: Arc<Connection>,
-        socket: Arc<Socket>,
         listener: Option<&Arc<Socket>>,
     ) -> bool {
         let pair = begun.pair;
         let listener = listener.map(Arc::downgrade);
         // Packets find it only after its state was noted: a change that comes first would be none.
-        self.add(pair, Link::Line(begun.clone()), socket, listener);
+        self.add(Link::Line(begun.clone()), listener);
         let is_known = tcp.lookup.add(begun.clone()).is_ok();
         if !is_known {
             self.over(&pair, Some(abi::Errno::ENOMEM));
@@ -259,10 +262,10 @@ impl ConnectionTable {
         start.number = segment.ack - 1;
         start.clock = tcp.cookies.clock(&pair);
         let socket = self.child(pair, &listener, interface);
-        let begun = Connection::new(tcp, pair, socket.clone(), route, |host| {
+        let begun = Connection::new(tcp, pair, socket, route, |host| {
             Block::recall(&syn, start, host)
         });
-        let is_there = self.join(tcp, begun.clone(), socket, Some(&listener));
+        let is_there = self.join(tcp, begun.clone(), Some(&listener));
         Some(is_there.then_some(begun))
     }
 

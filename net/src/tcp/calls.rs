@@ -1,17 +1,18 @@
 //! The calls of a TCP socket's names and connections: bind, listen, connect, accept, shut, close.
 
-use alloc::sync::Arc;
+use alloc::{boxed::Box, sync::Arc};
 use core::net::{IpAddr, SocketAddr};
 
 use crate::counters::Counter;
 use abi::{Errno, Result};
-use nucleus::frame;
+use nucleus::{frame, try_box};
 
 use super::{
     ConnectionTable, Pair, Phase, Socket,
     block::{Block, State},
     connection::Connection,
-    table::Link,
+    socket::Accepts,
+    table::{Link, WireEnd},
 };
 use crate::{
     ip::{self, Cover, Route},
@@ -92,7 +93,9 @@ impl Socket {
     ) -> Result<Option<()>> {
         match self.phase() {
             Phase::Listening => {
-                self.inner().backlog = backlog;
+                if let Some(accepts) = &mut self.inner().accepts {
+                    accepts.backlog = backlog;
+                }
                 return Ok(Some(()));
             }
             Phase::Idle => {}
@@ -107,6 +110,10 @@ impl Socket {
         let Some(hold) = self.inner().hold else {
             return Err(Errno::EINVAL);
         };
+        let accepts = try_box(Accepts {
+            backlog,
+            ..Accepts::default()
+        })?;
         table.add_listener(hold.port, self)?;
         if let Err(error) = table.ports.listen(hold) {
             table.remove_listener(hold.port, self);
@@ -114,7 +121,19 @@ impl Socket {
         }
         let mut inner = self.inner();
         inner.phase = Phase::Listening;
-        inner.backlog = backlog;
+        // Handshakes of an earlier time as a listener may not be over.
+        let spare = match &mut inner.accepts {
+            Some(old) => {
+                old.backlog = backlog;
+                Some(accepts)
+            }
+            none => {
+                *none = Some(accepts);
+                None
+            }
+        };
+        drop(inner);
+        drop(spare);
         Ok(Some(()))
     }
 
@@ -127,7 +146,7 @@ impl Socket {
         if inner.phase != Phase::Listening {
             return Err(Errno::EINVAL);
         }
-        inner.queue.pop_front().ok_or(Errno::EAGAIN)
+        inner.take_waiting().ok_or(Errno::EAGAIN)
     }
 
     /// Begins a connection, or returns the progress of one that an earlier call has begun.
@@ -194,12 +213,17 @@ impl Socket {
             let begun = Connection::new(&self.tcp, pair, self.clone(), route.clone(), |host| {
                 Block::open(start, host)
             });
-            table.join(&self.tcp, begun, self.clone(), None);
+            table.join(&self.tcp, begun, None);
             return Ok(Some(Progress::Begun));
         }
         let start = ConnectionTable::start();
         let block = Block::open(start, &mut table.wire.host(pair));
-        table.add(pair, Link::Wire(block), self.clone(), None);
+        let end = WireEnd {
+            pair,
+            socket: self.clone(),
+            block,
+        };
+        table.add(Link::Wire(Box::new(end)), None);
         table.run();
         table.note_deadline(pair);
         Ok(Some(Progress::Begun))
@@ -283,12 +307,12 @@ impl Socket {
                 let Some(hold) = ports.bind_connection(binding, search, free)? else {
                     return Ok(None);
                 };
-                self.inner().hold = Some(hold);
                 hold
             }
         };
         let pair = pair(hold.port);
-        ports.change(hold, |binding| binding.cover = Cover::of(ip, true));
+        let hold = ports.change(hold, |binding| binding.cover = Cover::of(ip, true));
+        self.inner().hold = Some(hold);
         waiting.forget(&pair, ports);
         Ok(Some(pair))
     }
@@ -343,9 +367,10 @@ impl Socket {
         };
         if let Some(hold) = hold {
             table.remove_listener(hold.port, self);
-            table
+            let hold = table
                 .ports
                 .change(hold, |binding| binding.listening = false);
+            self.inner().hold = Some(hold);
         }
     }
 
@@ -356,14 +381,14 @@ impl Socket {
             let mut inner = self.inner();
             match inner.phase {
                 Phase::Listening => None,
-                _ => inner.queue.pop_front(),
+                _ => inner.take_waiting(),
             }
         };
         while let Some(child) = next() {
             child.close(true);
         }
         let inner = self.inner();
-        let has_embryos = inner.embryos > 0 && inner.phase != Phase::Listening;
+        let has_embryos = inner.embryos() > 0 && inner.phase != Phase::Listening;
         drop(inner);
         if has_embryos {
             self.tcp.reset_embryos(self);
@@ -446,6 +471,6 @@ impl ConnectionTable {
     /// Tells whether the socket has an end here.
     pub(super) fn owns(&self, socket: &Socket) -> bool {
         let end = socket.pair().and_then(|pair| self.ends.get(&pair));
-        end.is_some_and(|end| core::ptr::eq(&*end.socket, socket))
+        end.is_some_and(|end| core::ptr::eq(&**end.socket(), socket))
     }
 }

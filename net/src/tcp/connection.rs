@@ -75,14 +75,14 @@ struct Driven {
 /// Makes the streams from and to the network for a socket.
 fn streams(tcp: &Tcp, socket: &Socket, is_v6: bool) -> (Arc<Stream>, Arc<Stream>) {
     let options = socket.inner().options;
-    let stream = |limit| {
+    let stream = |limit: u32| {
         let stock = Stock::new(socket.account().cloned(), Kind::Sockets);
         let waits = socket.waits();
-        Stream::new(waits.clone(), waits.clone(), limit, is_v6, stock)
+        Stream::new(waits.clone(), waits.clone(), limit as usize, is_v6, stock)
             .by_packets(tcp.growth.clone())
     };
     let inbound = stream(options.receive_buffer);
-    inbound.set_low_water(options.low_water);
+    inbound.set_low_water(options.low_water as usize);
     (Arc::new(inbound), Arc::new(stream(options.send_buffer)))
 }
 
@@ -238,17 +238,18 @@ impl Line<'_> {
         &self,
         stream: &Stream,
         bytes: usize,
-        size: impl FnOnce(&mut Options) -> (bool, &mut usize),
+        size: impl FnOnce(&mut Options) -> (bool, &mut u32),
     ) {
         let (old, new) = {
             let options = &mut self.socket.inner().options;
             let (is_fixed, size) = size(options);
-            let old = *size;
+            let old = *size as usize;
             if is_fixed || bytes <= old {
                 return;
             }
-            *size += stream.add_growth(bytes - old);
-            (old, *size)
+            let new = old + stream.add_growth(bytes - old);
+            *size = new as u32;
+            (old, new)
         };
         stream.change_limit(old, new);
     }
@@ -310,6 +311,11 @@ impl Host for Line<'_> {
             Err(Errno::EPIPE) => Delivery::Abandoned,
             Err(_) => Delivery::Full,
         }
+    }
+
+    fn trim(&mut self) {
+        self.inbound.trim();
+        self.outbound.trim();
     }
 
     fn emit(&mut self, segment: Segment) {

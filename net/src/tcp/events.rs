@@ -1,7 +1,7 @@
 //! The effects that a change of an end's state has on its socket.
 
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering::SeqCst;
+use core::{num::NonZeroU64, sync::atomic::Ordering::SeqCst};
 
 use crate::counters::Counter;
 use abi::Errno;
@@ -37,8 +37,8 @@ impl ConnectionTable {
             // An end without a descriptor does not wait for its peer for ever.
             State::FinWait2 => {
                 if let Some(end) = self.ends.get(&pair) {
-                    end.socket.inner().is_ending = false;
-                    end.socket.waits().writable.wake_all();
+                    end.socket().inner().is_ending = false;
+                    end.socket().waits().writable.wake_all();
                 }
                 self.note_deadline(pair);
             }
@@ -46,9 +46,9 @@ impl ConnectionTable {
             State::TimeWait => {
                 self.peer_finished(&pair);
                 if let Some(end) = self.ends.get(&pair) {
-                    let hold = end.socket.inner().hold.take();
+                    let hold = end.socket().inner().hold.take();
                     let remains = match &end.link {
-                        Link::Wire(block) => (block.remains(), false),
+                        Link::Wire(end) => (end.block.remains(), false),
                         Link::Line(connection) => (connection.with(Block::remains), true),
                     };
                     self.waiting
@@ -84,7 +84,7 @@ impl ConnectionTable {
             }
             Link::Wire(_) if old == State::SynSent => {
                 if let Some(peer) = self.ends.get(&pair.mirrored()) {
-                    fuse(&end.socket, &peer.socket);
+                    fuse(end.socket(), peer.socket());
                 }
                 return;
             }
@@ -102,7 +102,7 @@ impl ConnectionTable {
     /// (`TCP_DEFER_ACCEPT`), for up to `time`.
     fn defers(&mut self, pair: Pair, time: u64) -> bool {
         let peer = self.ends.get(&pair.mirrored());
-        let peer = peer.map(|end| end.socket.clone());
+        let peer = peer.map(|end| end.socket().clone());
         let Some(end) = self.ends.get_mut(&pair) else {
             return false;
         };
@@ -112,10 +112,10 @@ impl ConnectionTable {
         // The peer reads this flag after it has sent, so either it sees the flag or its bytes are
         // seen here.
         peer.inner().announces = true;
-        if end.socket.has_unread() {
+        if end.socket().has_unread() {
             return false;
         }
-        end.deferred = Some(now() + time);
+        end.deferred = NonZeroU64::new(now() + time);
         self.note_deadline(pair);
         true
     }
@@ -133,7 +133,7 @@ impl ConnectionTable {
             // This one is among them.
             match inner.handshakes() > inner.most_handshakes() + 1 {
                 true => 0,
-                false => inner.options.defer_accept,
+                false => inner.options.defer_time(),
             }
         });
         if time == 0 {
@@ -143,10 +143,10 @@ impl ConnectionTable {
             // The CPU that delivers bytes reads the flag after the delivery.
             connection.is_deferred.store(true, SeqCst);
         }
-        if end.socket.has_unread() {
+        if end.socket().has_unread() {
             return false;
         }
-        end.deferred = Some(now() + time);
+        end.deferred = NonZeroU64::new(now() + time);
         self.note_deadline(pair);
         true
     }
@@ -163,14 +163,19 @@ impl ConnectionTable {
         let Some(listener) = end.listener.take() else {
             return;
         };
-        let socket = end.socket.clone();
+        let socket = end.socket().clone();
         let queued = listener.upgrade().is_some_and(|listener| {
             let mut inner = listener.inner();
-            inner.embryos -= 1;
-            let queued = inner.phase == Phase::Listening && inner.queue.try_reserve(1).is_ok();
-            if queued {
-                inner.queue.push_back(socket);
-            }
+            inner.end_embryo();
+            let listens = inner.phase == Phase::Listening;
+            let accepts = inner.accepts.as_mut().filter(|_| listens);
+            let queued = accepts.is_some_and(|accepts| {
+                let has_room = accepts.queue.try_reserve(1).is_ok();
+                if has_room {
+                    accepts.queue.push_back(socket);
+                }
+                has_room
+            });
             drop(inner);
             listener.waits().wake_for_connection();
             queued
@@ -192,10 +197,10 @@ impl ConnectionTable {
             };
             end = left;
         }
-        if let (Some(inbound), _) = end.socket.streams() {
+        if let (Some(inbound), _) = end.socket().streams() {
             inbound.finish();
             // Waiters for a hang-up wait for either side's end.
-            end.socket.waits().wake_all();
+            end.socket().waits().wake_all();
         }
     }
 
@@ -209,10 +214,10 @@ impl ConnectionTable {
     /// Updates the socket of an end that was removed.
     pub(super) fn ended(&mut self, end: &End, error: Option<Errno>) {
         if let Some(listener) = end.listener.as_ref().and_then(alloc::sync::Weak::upgrade) {
-            listener.inner().embryos -= 1;
+            listener.inner().end_embryo();
         }
         let (inbound, outbound) = {
-            let mut inner = end.socket.inner();
+            let mut inner = end.socket().inner();
             inner.error = inner.error.or(error);
             inner.is_ending = false;
             if inner.phase == Phase::Connecting {
@@ -232,7 +237,7 @@ impl ConnectionTable {
         for stream in [inbound, outbound].into_iter().flatten() {
             stream.break_off();
         }
-        end.socket.waits().wake_all();
+        end.socket().waits().wake_all();
     }
 }
 
@@ -260,7 +265,7 @@ fn fuse(a: &Arc<Socket>, b: &Arc<Socket>) {
     let stream = |from: &Arc<Socket>, to: &Arc<Socket>| {
         let sender = from.inner().options;
         let receiver = to.inner().options;
-        let limit = sender.send_buffer + receiver.receive_buffer;
+        let limit = sender.send_buffer as usize + receiver.receive_buffer as usize;
         let waits = (from.waits().clone(), to.waits().clone());
         let stream = Stream::new(
             waits.0,
@@ -268,8 +273,9 @@ fn fuse(a: &Arc<Socket>, b: &Arc<Socket>) {
             limit,
             is_v6,
             Stock::new(payer.cloned(), Kind::Sockets),
-        );
-        stream.set_low_water(receiver.low_water);
+        )
+        .with_spare_frames();
+        stream.set_low_water(receiver.low_water as usize);
         Arc::new(stream)
     };
     let (there, back) = (stream(a, b), stream(b, a));

@@ -38,3 +38,35 @@ pub use socket::{
 };
 pub(crate) use table::Tcp;
 pub use table::{Connection, ConnectionTable};
+
+#[cfg(all(test, not(target_os = "none")))]
+mod tests {
+    use super::{block::Block, connection::Connection, socket::Socket, table::End};
+    use crate::{Waits, stream::Stream};
+
+    /// Bytes in front of a shared value.
+    const COUNTS: usize = 16;
+
+    /// What an idle connection consists of fits the blocks of the heap that it was fitted to: what
+    /// only traffic needs belongs into parts that are freed when there is none.
+    #[test]
+    fn idle_connections_are_small() {
+        // Locks are larger with the order checker.
+        let ranks = |bytes| if cfg!(debug_assertions) { bytes } else { 0 };
+        let parts = [
+            ("a stream", size_of::<Stream>() + COUNTS, 256 + ranks(32)),
+            ("a block", size_of::<Block>(), 448),
+            (
+                "a connection",
+                size_of::<Connection>() + COUNTS,
+                224 + ranks(16),
+            ),
+            ("a socket", size_of::<Socket>() + COUNTS, 256),
+            ("wait queues", size_of::<Waits>() + COUNTS, 128 + ranks(8)),
+            ("an entry of the table", size_of::<(u64, End)>(), 56),
+        ];
+        for (what, size, most) in parts {
+            assert!(size <= most, "{what}: {size} bytes");
+        }
+    }
+}

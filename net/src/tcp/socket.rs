@@ -1,12 +1,12 @@
 //! One TCP socket and its state.
 #![allow(missing_docs, reason = "fields and variants whose names say it")]
 
-use alloc::{collections::VecDeque, sync::Arc};
+use alloc::{boxed::Box, collections::VecDeque, sync::Arc};
 use core::net::SocketAddr;
 
 use abi::Errno;
 use nucleus::sync::{Rank, SpinGuard, SpinLock};
-use vm::account::{Account, Charge, Kind};
+use vm::account::{Account, Kind};
 
 use super::{
     Pair, Tcp,
@@ -21,9 +21,9 @@ use crate::{
 
 /// Bytes that a new socket sends ahead of its peer's reading. Linux begins lower; a stream here
 /// takes memory only for bytes that are in it.
-pub const SEND_BUFFER: usize = 128 * 1024;
+pub const SEND_BUFFER: u32 = 128 * 1024;
 /// Bytes that a new socket receives ahead of its program's reading: Linux's `tcp_rmem` default.
-pub const RECEIVE_BUFFER: usize = 128 * 1024;
+pub const RECEIVE_BUFFER: u32 = 128 * 1024;
 /// The largest size to which a buffer grows by itself: Linux's `tcp_wmem` and `tcp_rmem`.
 pub const MOST_SEND_BUFFER: usize = 4 << 20;
 /// See [`MOST_SEND_BUFFER`].
@@ -63,19 +63,19 @@ pub struct Options {
     pub ip_v4: IpFields,
     pub ip_v6: IpFields,
     /// Bytes.
-    pub send_buffer: usize,
+    pub send_buffer: u32,
     /// Bytes.
-    pub receive_buffer: usize,
+    pub receive_buffer: u32,
     /// The program has chosen the size of the buffer: it does not follow the connection.
     pub is_send_fixed: bool,
     /// See `is_send_fixed`.
     pub is_receive_fixed: bool,
     /// Bytes that must be queued before a reader is woken, at least 1.
-    pub low_water: usize,
+    pub low_water: u32,
     /// Urgent bytes stay in the stream.
     pub urgent_in_line: bool,
-    /// Time that a connection may wait for its first bytes, in nanoseconds (`TCP_DEFER_ACCEPT`).
-    pub defer_accept: u64,
+    /// Time that a connection may wait for its first bytes, in seconds (`TCP_DEFER_ACCEPT`).
+    pub defer_accept: u32,
     /// Those of connections whose segments are packets.
     pub settings: Settings,
 }
@@ -99,6 +99,11 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Returns the time that a connection may wait for its first bytes, in nanoseconds.
+    pub fn defer_time(&self) -> u64 {
+        u64::from(self.defer_accept) * 1_000_000_000
+    }
+
     /// Returns what the headers of packets of one version of IP say.
     pub fn ip_fields(&self, is_v4: bool) -> IpFields {
         match is_v4 {
@@ -131,7 +136,8 @@ pub struct Socket {
     waits: Arc<Waits>,
     /// The account that its data is charged to; none for the kernel's own.
     account: Option<Arc<Account>>,
-    _charge: Option<Charge>,
+    /// Its records are charged to the account.
+    is_charged: bool,
     /// Changes only under the table's lock too.
     state: SpinLock<Inner>,
 }
@@ -162,26 +168,78 @@ pub(super) struct Inner {
     pub closed: bool,
     /// Bytes, or the end behind them, are on their way to the peer, which has not got all.
     pub is_ending: bool,
-    /// A listener's connections that were not accepted yet.
+    /// What only a listener has, once the socket is one.
+    pub accepts: Option<Box<Accepts>>,
+}
+
+/// What a listener has for its connections.
+#[derive(Default)]
+pub(super) struct Accepts {
+    /// Those that were not accepted yet.
     pub queue: VecDeque<Arc<Socket>>,
     /// The most that may wait, less one, as on Linux.
     pub backlog: usize,
-    /// Handshakes in progress at this listener.
+    /// Handshakes in progress.
     pub embryos: usize,
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if let Some(account) = self.account.as_ref().filter(|_| self.is_charged) {
+            account.take_back(Kind::Sockets, 0, RECORDS);
+        }
+    }
 }
 
 impl Inner {
     /// Returns how many connections wait: to be accepted, for their handshake, or for their first
     /// bytes.
     pub fn handshakes(&self) -> usize {
-        self.queue.len() + self.embryos
+        let accepts = self.accepts.as_deref();
+        accepts.map_or(0, |accepts| accepts.queue.len() + accepts.embryos)
+    }
+
+    /// Tells whether a connection waits to be accepted.
+    fn has_waiting(&self) -> bool {
+        let accepts = self.accepts.as_deref();
+        accepts.is_some_and(|accepts| !accepts.queue.is_empty())
+    }
+
+    /// Tells whether so many connections wait to be accepted that a SYN counts as lost.
+    pub fn is_queue_full(&self) -> bool {
+        let accepts = self.accepts.as_deref();
+        accepts.is_none_or(|accepts| accepts.queue.len() > accepts.backlog)
+    }
+
+    /// Takes the connection that has waited longest to be accepted.
+    pub fn take_waiting(&mut self) -> Option<Arc<Socket>> {
+        self.accepts.as_mut()?.queue.pop_front()
+    }
+
+    /// Returns how many handshakes are in progress at this listener.
+    pub fn embryos(&self) -> usize {
+        self.accepts.as_deref().map_or(0, |accepts| accepts.embryos)
+    }
+
+    /// Notes that a handshake has begun at this listener.
+    pub fn begin_embryo(&mut self) {
+        if let Some(accepts) = &mut self.accepts {
+            accepts.embryos += 1;
+        }
+    }
+
+    /// Notes that a handshake is over.
+    pub fn end_embryo(&mut self) {
+        if let Some(accepts) = &mut self.accepts {
+            accepts.embryos -= 1;
+        }
     }
 
     /// Returns whether a read or an accept would not wait although no bytes are queued and the
     /// stream has not ended.
     pub fn is_readable_without_bytes(&self) -> bool {
         match self.phase {
-            Phase::Listening => !self.queue.is_empty(),
+            Phase::Listening => self.has_waiting(),
             Phase::Connecting => false,
             Phase::Idle => self.error.is_some(),
             Phase::Connected => self.read_shut || self.error.is_some(),
@@ -191,7 +249,8 @@ impl Inner {
 
     /// Returns how many may wait before handshakes are answered by cookies.
     pub fn most_handshakes(&self) -> usize {
-        self.backlog.min(MOST_EMBRYOS)
+        let accepts = self.accepts.as_deref();
+        accepts.map_or(0, |accepts| accepts.backlog.min(MOST_EMBRYOS))
     }
 
     /// Forgets the streams of a connection, and how they ended.
@@ -240,17 +299,17 @@ impl Socket {
         options: Options,
         account: Option<Arc<Account>>,
     ) -> Arc<Socket> {
-        Socket::charged(tcp, family, options, account, None)
+        Socket::charged(tcp, family, options, account, false)
     }
 
     /// Creates the socket of a connection that a listener will accept. Nothing else is charged for
     /// it until then, and there are as many as there are listeners and places in their backlogs.
     pub(super) fn child(listener: &Socket, options: Options) -> Arc<Socket> {
         let account = listener.account.clone();
-        let charge = account
-            .as_ref()
-            .map(|account| account.charge(Kind::Sockets, 0, RECORDS));
-        Socket::charged(&listener.tcp, listener.family, options, account, charge)
+        if let Some(account) = &account {
+            account.add(Kind::Sockets, 0, RECORDS);
+        }
+        Socket::charged(&listener.tcp, listener.family, options, account, true)
     }
 
     fn charged(
@@ -258,18 +317,18 @@ impl Socket {
         family: Family,
         options: Options,
         account: Option<Arc<Account>>,
-        charge: Option<Charge>,
+        is_charged: bool,
     ) -> Arc<Socket> {
         let inner = Inner {
             options,
             ..Inner::default()
         };
         Arc::new(Socket {
-            _charge: charge,
             tcp: tcp.clone(),
             family,
             waits: Arc::default(),
             account,
+            is_charged,
             state: SpinLock::new(Rank::Leaf, inner),
         })
     }
@@ -338,16 +397,17 @@ impl Socket {
         let deficit = outbound.as_ref().map_or(0, |stream| stream.deficit());
         let outbound = outbound.map(|stream| stream.status());
         let inner = self.inner();
+        let accepts = inner.accepts.as_deref();
         Summary {
             phase: inner.phase,
             local: inner.local,
             remote: inner.remote,
             options: inner.options,
-            waiting: inner.queue.len(),
-            backlog: inner.backlog,
+            waiting: accepts.map_or(0, |accepts| accepts.queue.len()),
+            backlog: accepts.map_or(0, |accepts| accepts.backlog),
             unread: inbound.map_or(0, |status| status.bytes),
             unsent: outbound.map_or(0, |status| {
-                let own = inner.options.send_buffer;
+                let own = inner.options.send_buffer as usize;
                 match status.limit.checked_sub(own) {
                     Some(window) => status.bytes.saturating_sub(window),
                     // The limit lacks the bytes that were sent and not acknowledged.
@@ -401,7 +461,7 @@ impl Socket {
 
     /// Changes options. Sizes of buffers and the low-water mark take effect at once.
     pub fn set_options(&self, change: impl FnOnce(&mut Options)) {
-        let (old, new, hold, inbound, outbound, line) = {
+        let (old, new, inbound, outbound, line) = {
             let mut inner = self.inner();
             let old = inner.options;
             change(&mut inner.options);
@@ -410,25 +470,30 @@ impl Socket {
             (
                 old,
                 new,
-                inner.hold,
                 inner.inbound.clone(),
                 inner.outbound.clone(),
                 line,
             )
         };
         let interface = new.name.interface;
-        if let Some(hold) = hold.filter(|_| old.name.interface != interface) {
+        if old.name.interface != interface {
             let mut table = self.tcp.lock();
-            table
-                .ports
-                .change(hold, |binding| binding.interface = interface);
+            let hold = self.inner().hold;
+            if let Some(hold) = hold {
+                let hold = table
+                    .ports
+                    .change(hold, |binding| binding.interface = interface);
+                self.inner().hold = Some(hold);
+            }
         }
         if let Some(inbound) = inbound {
-            inbound.set_low_water(new.low_water);
-            inbound.change_limit(old.receive_buffer, new.receive_buffer);
+            inbound.set_low_water(new.low_water as usize);
+            let sizes = [old.receive_buffer, new.receive_buffer];
+            let [old, new] = sizes.map(|size| size as usize);
+            inbound.change_limit(old, new);
         }
         if let Some(outbound) = outbound {
-            outbound.change_limit(old.send_buffer, new.send_buffer);
+            outbound.change_limit(old.send_buffer as usize, new.send_buffer as usize);
         }
         if let Some(line) = line {
             line.act(&self.tcp, |block, host| block.set(new.settings, host));

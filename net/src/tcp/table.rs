@@ -8,6 +8,7 @@ use alloc::{
 };
 use core::{
     net::{IpAddr, SocketAddr},
+    num::NonZeroU64,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
@@ -151,16 +152,23 @@ impl Tcp {
 /// How the segments of an end travel.
 pub(super) enum Link {
     /// To the other end's block, which is in the table too.
-    Wire(Box<Block>),
+    Wire(Box<WireEnd>),
     /// As packets.
     Line(Arc<Line>),
+}
+
+/// An end whose segments need no packets.
+pub(super) struct WireEnd {
+    pub pair: Pair,
+    pub socket: Arc<Socket>,
+    pub block: Box<Block>,
 }
 
 impl Link {
     /// Returns the state.
     pub fn state(&self) -> State {
         match self {
-            Link::Wire(block) => block.state(),
+            Link::Wire(end) => end.block.state(),
             Link::Line(connection) => connection.state(),
         }
     }
@@ -168,33 +176,44 @@ impl Link {
     /// Returns why the connection is over, if that is an error.
     pub fn error(&self) -> Option<Errno> {
         match self {
-            Link::Wire(block) => block.error(),
+            Link::Wire(end) => end.block.error(),
             Link::Line(connection) => connection.with(Block::error),
         }
     }
 }
 
-/// One end of a connection.
+/// One end of a connection. Its ends and its socket stand where `link` leads.
 pub(super) struct End {
-    pub pair: Pair,
     pub link: Link,
-    pub socket: Arc<Socket>,
     /// The listener that will accept it, until it is in that queue.
     pub listener: Option<Weak<Socket>>,
     /// The link's state when it was last compared.
     pub state: State,
-    pub deadline: Option<u64>,
+    pub deadline: Option<NonZeroU64>,
     /// It is withheld from its listener until the first bytes arrive, or until this time.
-    pub deferred: Option<u64>,
+    pub deferred: Option<NonZeroU64>,
 }
 
 impl HasPair for End {
+    #[inline]
     fn pair(&self) -> &Pair {
-        &self.pair
+        match &self.link {
+            Link::Wire(end) => &end.pair,
+            Link::Line(connection) => &connection.pair,
+        }
     }
 }
 
 impl End {
+    /// Returns the socket.
+    #[inline]
+    pub fn socket(&self) -> &Arc<Socket> {
+        match &self.link {
+            Link::Wire(end) => &end.socket,
+            Link::Line(connection) => &connection.socket,
+        }
+    }
+
     /// Compares the link's state with the last one; returns both if they differ.
     pub fn take_change(&mut self) -> Option<(State, State)> {
         let new = self.link.state();
@@ -205,7 +224,7 @@ impl End {
     /// Returns for how long its listener waits for the first bytes, in nanoseconds; 0 for none.
     pub fn defer_time(&self) -> u64 {
         let listener = self.listener.as_ref().and_then(Weak::upgrade);
-        listener.map_or(0, |listener| listener.inner().options.defer_accept)
+        listener.map_or(0, |listener| listener.inner().options.defer_time())
     }
 }
 
@@ -238,18 +257,10 @@ impl ConnectionTable {
 
     /// Adds an end that `connect` has opened, or that its listener will accept. There is room for
     /// it.
-    pub(super) fn add(
-        &mut self,
-        pair: Pair,
-        link: Link,
-        socket: Arc<Socket>,
-        listener: Option<Weak<Socket>>,
-    ) {
+    pub(super) fn add(&mut self, link: Link, listener: Option<Weak<Socket>>) {
         let end = End {
-            pair,
             state: link.state(),
             link,
-            socket,
             listener,
             deadline: None,
             deferred: None,
@@ -262,13 +273,13 @@ impl ConnectionTable {
     pub(super) fn remove(&mut self, pair: &Pair) -> Option<End> {
         let end = self.ends.remove(pair)?;
         if let Some(deadline) = end.deadline {
-            self.deadlines.remove(&(deadline, *pair));
+            self.deadlines.remove(&(deadline.get(), *pair));
         }
         if let Link::Line(_) = end.link {
-            end.socket.tcp.lookup.remove(pair);
+            end.socket().tcp.lookup.remove(pair);
         }
         let hold = {
-            let mut inner = end.socket.inner();
+            let mut inner = end.socket().inner();
             if inner.closed || !inner.bound {
                 inner.hold.take()
             } else {
@@ -319,14 +330,14 @@ impl ConnectionTable {
     /// Resets the handshakes of a former listener among some ends, from place `at` on; returns
     /// where the next ones are. One that is missed is reset when it is complete.
     fn reset_embryos(&mut self, socket: &Socket, at: usize) -> Option<usize> {
-        if socket.inner().embryos == 0 {
+        if socket.inner().embryos() == 0 {
             return None;
         }
         let mut embryos = Pieces::new();
         let next = self.ends.visit(at, ENDS_AT_ONCE, |end| {
             let listener = end.listener.as_ref();
             if listener.is_some_and(|listener| core::ptr::eq(listener.as_ptr(), socket)) {
-                embryos.push(end.pair);
+                embryos.push(*end.pair());
             }
         });
         for pair in embryos {
@@ -342,9 +353,9 @@ impl ConnectionTable {
                 Counter::tcp_established_resets.add(1);
             }
             match &mut end.link {
-                Link::Wire(block) => block.abort(&mut self.wire.host(*pair)),
+                Link::Wire(end) => end.block.abort(&mut self.wire.host(*pair)),
                 Link::Line(connection) => {
-                    let tcp = end.socket.tcp.clone();
+                    let tcp = connection.socket.tcp.clone();
                     connection.drive(&tcp, |block, host| block.abort(host));
                 }
             }
@@ -359,9 +370,9 @@ impl ConnectionTable {
             return;
         };
         match &mut end.link {
-            Link::Wire(block) => block.finish(&mut self.wire.host(*pair)),
+            Link::Wire(end) => end.block.finish(&mut self.wire.host(*pair)),
             Link::Line(connection) => {
-                let tcp = end.socket.tcp.clone();
+                let tcp = connection.socket.tcp.clone();
                 connection.drive(&tcp, |block, host| {
                     if is_orphan {
                         block.be_orphan();
@@ -372,7 +383,7 @@ impl ConnectionTable {
         }
         let change = end.take_change();
         let ends = [State::FinWait1, State::Closing, State::LastAck];
-        end.socket.inner().is_ending = ends.contains(&end.state);
+        end.socket().inner().is_ending = ends.contains(&end.state);
         if let Some(change) = change {
             self.act_on(*pair, change);
         }
@@ -386,22 +397,22 @@ impl ConnectionTable {
         };
         let due = match end.state {
             State::Established | State::CloseWait => end.deferred,
-            State::FinWait2 if end.socket.inner().closed => {
-                Some(end.deadline.unwrap_or(now() + ORPHAN))
+            State::FinWait2 if end.socket().inner().closed => {
+                end.deadline.or(NonZeroU64::new(now() + ORPHAN))
             }
             State::FinWait2 => None,
             _ => match &end.link {
-                Link::Wire(block) => block.timer_due(),
+                Link::Wire(end) => end.block.timer_due().and_then(NonZeroU64::new),
                 // Its timers are in the lookup.
                 Link::Line(_) => None,
             },
         };
         if let Some(old) = end.deadline {
-            self.deadlines.remove(&(old, pair));
+            self.deadlines.remove(&(old.get(), pair));
         }
         end.deadline = due;
         if let Some(due) = due {
-            self.deadlines.insert((due, pair));
+            self.deadlines.insert((due.get(), pair));
         }
     }
 
@@ -435,8 +446,8 @@ impl ConnectionTable {
                 self.remove(&pair);
                 continue;
             }
-            if let Link::Wire(block) = &mut end.link {
-                block.run_timers(&mut self.wire.host(pair));
+            if let Link::Wire(end) = &mut end.link {
+                end.block.run_timers(&mut self.wire.host(pair));
                 self.settle(pair);
                 self.run();
                 self.note_deadline(pair);
@@ -450,7 +461,7 @@ impl ConnectionTable {
     pub fn is_closing(&self) -> bool {
         let waits = |state| matches!(state, State::FinWait1 | State::Closing | State::LastAck);
         let mut ends = self.ends.iter();
-        ends.any(|end| waits(end.state) && !end.pair.remote.ip().is_loopback())
+        ends.any(|end| waits(end.state) && !end.pair().remote.ip().is_loopback())
     }
 
     /// Lists all that `/proc/net/tcp` shows.
@@ -470,10 +481,10 @@ impl ConnectionTable {
             }))?;
         }
         entries.try_extend(self.ends.iter().map(|end| Connection {
-            local: end.pair.local,
-            remote: Some(end.pair.remote),
+            local: end.pair().local,
+            remote: Some(end.pair().remote),
             state: Some(end.state),
-            socket: Some(end.socket.clone()),
+            socket: Some(end.socket().clone()),
             left: 0,
         }))?;
         let waiting = self.waiting.list(now());
@@ -492,7 +503,7 @@ impl ConnectionTable {
         let end = socket.pair().and_then(|pair| self.ends.get(&pair));
         match (socket.phase(), end) {
             (Phase::Listening, _) => State::Listen,
-            (_, Some(end)) if core::ptr::eq(&*end.socket, socket) => end.state,
+            (_, Some(end)) if core::ptr::eq(&**end.socket(), socket) => end.state,
             _ => State::Closed,
         }
     }

@@ -193,7 +193,7 @@ impl Socket {
         };
         let table = self.tcp.lock();
         let peer = table.ends.get(&pair.mirrored());
-        peer.is_some_and(|peer| peer.socket.inner().options.urgent_in_line)
+        peer.is_some_and(|peer| peer.socket().inner().options.urgent_in_line)
     }
 
     /// Makes the peer, whose socket is closed, answer with a reset.

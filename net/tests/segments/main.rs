@@ -204,8 +204,8 @@ fn silent_peers_end_a_connection() {
     on_machines(1, |seed| {
         let settings = Settings {
             keep_alive: true,
-            keep_idle: 10 * SECOND,
-            keep_interval: SECOND,
+            keep_idle: 10,
+            keep_interval: 1,
             keep_count: 3,
             ..Settings::default()
         };
@@ -226,7 +226,7 @@ fn silent_peers_end_a_connection() {
         );
 
         let settings = Settings {
-            user_timeout: 20 * SECOND,
+            user_timeout: 20_000,
             ..Settings::default()
         };
         for (settings, least, most) in [(settings, 20, 40), (Settings::default(), 600, 1500)] {

@@ -1,6 +1,6 @@
 //! The limit of a pipe, its counts of ends, and its readiness.
 
-use fbuf::queue::{Chain, Slots, State};
+use fbuf::queue::{Chain, Slots, SpareFrames, State};
 use fs::Ready;
 use vm::{TransferCall, account::Charge};
 
@@ -49,6 +49,8 @@ impl State for PipeState {
             | when(chain.state.writers == 0, Ready::HUP);
         ready.bits()
     }
+
+    type Spare = SpareFrames;
 
     #[inline]
     fn keeps_frames(chain: &Chain<PipeState>) -> bool {

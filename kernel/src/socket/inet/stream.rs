@@ -13,9 +13,9 @@ use net::{
 };
 use nucleus::{
     VirtAddr,
-    sync::{Rank, SpinLock},
+    sync::{OnceBox, Rank, SpinLock},
     task::Watch,
-    user,
+    try_box, user,
 };
 use vm::Pager;
 
@@ -32,15 +32,36 @@ use crate::socket::{
 };
 
 /// Sizes of the buffers that a new socket reports, as on Linux.
-const SEND_BUFFER: usize = 16_384;
-const RECEIVE_BUFFER: usize = 131_072;
+const SEND_BUFFER: u32 = 16_384;
+const RECEIVE_BUFFER: u32 = 131_072;
 
 /// A TCP socket as the system calls see it.
 pub struct Stream {
     common: Common,
     tcp: Arc<tcp::Socket>,
+    /// Empty until a program sets one of them: those of most connections stay as they are.
+    options: OnceBox<LevelOptions>,
+}
+
+/// The options of the levels of IP and TCP.
+struct LevelOptions {
     ip: SpinLock<IpOptions>,
-    options: SpinLock<TcpOptions>,
+    tcp: SpinLock<TcpOptions>,
+}
+
+impl LevelOptions {
+    fn new(ip: IpOptions, tcp: TcpOptions) -> LevelOptions {
+        LevelOptions {
+            ip: SpinLock::new(Rank::Leaf, ip),
+            tcp: SpinLock::new(Rank::Leaf, tcp),
+        }
+    }
+}
+
+impl Default for LevelOptions {
+    fn default() -> LevelOptions {
+        LevelOptions::new(IpOptions::default(), TcpOptions::default())
+    }
 }
 
 /// The end of a connection for which `close` waits (`SO_LINGER` with a time).
@@ -61,7 +82,7 @@ impl Stream {
     /// Creates a socket without a name.
     pub fn create(family: Family) -> Arc<dyn Socket> {
         let common = Common::new(domain(family), raw::SOCK_STREAM, IPPROTO_TCP);
-        common.set_buffers(SEND_BUFFER, RECEIVE_BUFFER);
+        common.set_buffers(SEND_BUFFER as usize, RECEIVE_BUFFER as usize);
         let options = tcp::Options {
             name: name_options(&common),
             ..tcp::Options::default()
@@ -69,24 +90,53 @@ impl Stream {
         Arc::new(Stream {
             common,
             tcp: stack().tcp_socket(family, options),
-            ip: SpinLock::new(Rank::Leaf, IpOptions::default()),
-            options: SpinLock::new(Rank::Leaf, TcpOptions::default()),
+            options: OnceBox::new(),
         })
     }
 
+    /// Returns the options of the levels of IP and TCP, to be changed.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    fn own_options(&self) -> Result<&LevelOptions> {
+        if let Some(options) = self.options.get() {
+            return Ok(options);
+        }
+        let fresh = try_box(LevelOptions::default())?;
+        Ok(self.options.get_or_insert(|| fresh))
+    }
+
+    /// Reads the options of the levels of IP and TCP.
+    fn read_options<R>(&self, read: impl FnOnce(&LevelOptions) -> R) -> R {
+        match self.options.get() {
+            Some(options) => read(options),
+            None => read(&LevelOptions::default()),
+        }
+    }
+
     /// Wraps a connection that was accepted; it inherits the listener's options.
-    fn accepted(&self, tcp: Arc<tcp::Socket>) -> Arc<dyn Socket> {
+    fn accepted(&self, tcp: Arc<tcp::Socket>) -> Result<Arc<dyn Socket>> {
+        let options = OnceBox::new();
+        if let Some(own) = self.options.get() {
+            let copy = LevelOptions::new(*own.ip.lock(), *own.tcp.lock());
+            match try_box(copy) {
+                Ok(copy) => {
+                    options.get_or_insert(|| copy);
+                }
+                Err(error) => {
+                    tcp.close(true);
+                    return Err(error.into());
+                }
+            }
+        }
         let common = Common::new(self.common.domain, raw::SOCK_STREAM, IPPROTO_TCP);
         common.inherit(&self.common);
         tcp.set_options(|options| options.name.tag = common.inode);
-        let ip = *self.ip.lock();
-        let options = *self.options.lock();
-        Arc::new(Stream {
+        Ok(Arc::new(Stream {
             common,
             tcp,
-            ip: SpinLock::new(Rank::Leaf, ip),
-            options: SpinLock::new(Rank::Leaf, options),
-        })
+            options,
+        }))
     }
 
     fn read_name(&self, address: &Address, asked: Asked) -> Result<SocketAddr> {
@@ -99,20 +149,20 @@ impl Stream {
     /// Passes the options of TCP on to the protocol.
     fn pass_settings(&self) {
         let keep_alive = self.common.is_on(raw::SO_KEEPALIVE);
-        let settings = tcp_options::settings(&self.options, keep_alive);
+        let settings = self.read_options(|options| tcp_options::settings(&options.tcp, keep_alive));
         self.tcp.set_options(|options| options.settings = settings);
     }
 
     /// Passes what headers of IP say on to the protocol.
     fn pass_ip_fields(&self) {
-        let [v4, v6] = {
-            let mut ip = self.ip.lock();
+        let [v4, v6] = self.read_options(|options| {
+            let mut ip = options.ip.lock();
             ip.clear_congestion_bits();
             [Family::V4, Family::V6].map(|family| {
                 let to = family.unspecified();
                 (ip.hops_for(to), ip.service_for(to))
             })
-        };
+        });
         let fields = |(hops, service)| IpFields { hops, service };
         self.tcp.set_options(|options| {
             options.ip_v4 = fields(v4);
@@ -313,16 +363,16 @@ impl Socket for Stream {
     fn accept(&self, timeout: Timeout) -> Result<Arc<dyn Socket>> {
         loop {
             match self.tcp.accept() {
-                Ok(tcp) => return Ok(self.accepted(tcp)),
+                Ok(tcp) => return self.accepted(tcp),
                 Err(Errno::EAGAIN) => {}
                 Err(error) => return Err(error),
             }
             let changed = || self.tcp.phase() != Phase::Listening || self.tcp.has_input();
-            let waits = self.tcp.waits();
-            if let Err(error) = timeout.wait_until(&waits.acceptable, changed) {
+            let acceptable = self.tcp.waits().acceptable()?;
+            if let Err(error) = timeout.wait_until(acceptable, changed) {
                 // A wake-up for a connection that this caller gives up goes to another one.
                 if self.tcp.has_input() {
-                    waits.acceptable.wake_one();
+                    acceptable.wake_one();
                 }
                 return Err(error);
             }
@@ -434,7 +484,7 @@ impl Socket for Stream {
     fn set_option(&self, level: u32, name: u32, value: &Value) -> Result<()> {
         match level {
             raw::SOL_TCP => {
-                if let Some(time) = tcp_options::set(&self.options, name, value)? {
+                if let Some(time) = tcp_options::set(&self.own_options()?.tcp, name, value)? {
                     self.tcp.set_options(|options| options.defer_accept = time);
                 }
                 self.pass_settings();
@@ -449,7 +499,8 @@ impl Socket for Stream {
                 Ok(())
             }
             _ => {
-                ip_options::set(&self.ip, self.tcp.family(), level, name, value)?;
+                let options = &self.own_options()?.ip;
+                ip_options::set(options, self.tcp.family(), level, name, value)?;
                 self.pass_ip_fields();
                 Ok(())
             }
@@ -458,11 +509,15 @@ impl Socket for Stream {
 
     fn option(&self, level: u32, name: u32) -> Result<Answer> {
         match level {
-            raw::SOL_TCP => tcp_options::get(&self.options, &self.tcp, name),
+            raw::SOL_TCP => {
+                self.read_options(|options| tcp_options::get(&options.tcp, &self.tcp, name))
+            }
             raw::SOL_IPV6 if name == raw::IPV6_V6ONLY && self.tcp.family() == Family::V6 => {
                 Ok(Answer::flag(self.tcp.is_v6_only()))
             }
-            _ => ip_options::get(&self.ip, self.tcp.family(), level, name),
+            _ => self.read_options(|options| {
+                ip_options::get(&options.ip, self.tcp.family(), level, name)
+            }),
         }
     }
 
@@ -487,14 +542,14 @@ impl Socket for Stream {
             raw::SO_REUSEPORT => options.name.reuse_port = common.is_on(name),
             raw::SO_OOBINLINE => options.urgent_in_line = common.is_on(raw::SO_OOBINLINE),
             raw::SO_SNDBUF | raw::SO_SNDBUFFORCE => {
-                options.send_buffer = common.send_buffer();
+                options.send_buffer = common.send_buffer() as u32;
                 options.is_send_fixed = true;
             }
             raw::SO_RCVBUF | raw::SO_RCVBUFFORCE => {
-                options.receive_buffer = common.receive_buffer();
+                options.receive_buffer = common.receive_buffer() as u32;
                 options.is_receive_fixed = true;
             }
-            raw::SO_RCVLOWAT => options.low_water = common.receive_low_water(),
+            raw::SO_RCVLOWAT => options.low_water = common.receive_low_water() as u32,
             _ => {}
         });
     }
@@ -507,9 +562,9 @@ impl Socket for Stream {
 
     fn buffers(&self) -> (usize, usize) {
         let options = self.tcp.summary().options;
-        let shown = |size: usize, start: usize, common: usize| match size > start {
+        let shown = |size: u32, start: u32, common: usize| match size > start {
             // It has grown.
-            true => size,
+            true => size as usize,
             false => common,
         };
         let common = &self.common;

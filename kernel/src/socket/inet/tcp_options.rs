@@ -4,8 +4,6 @@
 //! cases (keep-alives, Nagle's algorithm) are stored and shown, but have an effect only where
 //! segments are packets.
 
-use core::time::Duration;
-
 use abi::{
     Errno, Result,
     raw::net::{self as raw, tcp_info},
@@ -86,12 +84,12 @@ fn place(name: u32) -> Result<usize> {
 }
 
 /// Sets an option. Returns the time that a connection may wait for its first bytes, in
-/// nanoseconds, where the option is that time.
+/// seconds, where the option is that time.
 ///
 /// # Errors
 /// `EINVAL` for a value out of range, `ENOENT` for an unknown algorithm, `ENOPROTOOPT` for an
 /// unknown option.
-pub fn set(options: &SpinLock<TcpOptions>, name: u32, value: &Value) -> Result<Option<u64>> {
+pub fn set(options: &SpinLock<TcpOptions>, name: u32, value: &Value) -> Result<Option<u32>> {
     if name == raw::TCP_CONGESTION {
         let mut bytes = [0; CONGESTION_NAME];
         let n = value.bytes(&mut bytes)?;
@@ -116,24 +114,22 @@ pub fn set(options: &SpinLock<TcpOptions>, name: u32, value: &Value) -> Result<O
         Accepts::Within(..) => number,
     };
     options.lock().numbers[place] = number;
-    let time = Duration::from_secs(number.max(0) as u64).as_nanos() as u64;
-    Ok((name == raw::TCP_DEFER_ACCEPT).then_some(time))
+    Ok((name == raw::TCP_DEFER_ACCEPT).then_some(number.max(0) as u32))
 }
 
 /// Returns what the options are for the protocol.
 pub fn settings(options: &SpinLock<TcpOptions>, keep_alive: bool) -> Settings {
     let options = *options.lock();
     let number = |name| place(name).map_or(0, |place| options.numbers[place].max(0) as u64);
-    let seconds = |name| number(name) * 1_000_000_000;
     Settings {
         no_delay: number(raw::TCP_NODELAY) != 0,
         cork: number(raw::TCP_CORK) != 0,
         keep_alive,
-        keep_idle: seconds(raw::TCP_KEEPIDLE),
-        keep_interval: seconds(raw::TCP_KEEPINTVL),
-        keep_count: number(raw::TCP_KEEPCNT) as u32,
-        user_timeout: number(raw::TCP_USER_TIMEOUT) * 1_000_000,
-        syn_repetitions: number(raw::TCP_SYNCNT) as u32,
+        keep_idle: number(raw::TCP_KEEPIDLE) as u16,
+        keep_interval: number(raw::TCP_KEEPINTVL) as u16,
+        keep_count: number(raw::TCP_KEEPCNT) as u8,
+        user_timeout: number(raw::TCP_USER_TIMEOUT) as u32,
+        syn_repetitions: number(raw::TCP_SYNCNT) as u8,
         largest: number(raw::TCP_MAXSEG) as u16,
         algorithm: [Algorithm::Cubic, Algorithm::NewReno][options.congestion],
     }
@@ -290,7 +286,7 @@ pub fn info(socket: &tcp::Socket, state: tcp::State) -> [u8; INFO] {
     put!(tcpi_reordering, 3);
     put!(tcpi_rcv_rtt, us(default.receiver_trip));
     // The first one is that of ten segments.
-    let read = default.read_in_trip.max(10 * default.segment) as usize;
+    let read = default.read_in_trip.max(10 * default.segment);
     put!(tcpi_rcv_space, read.min(summary.options.receive_buffer));
     put!(tcpi_rcv_ssthresh, summary.options.receive_buffer);
     put!(tcpi_notsent_bytes, summary.unsent);

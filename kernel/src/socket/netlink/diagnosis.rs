@@ -158,7 +158,8 @@ impl Entry {
             shown.user = summary.options.name.user;
             shown.inode = summary.options.name.tag;
             let options = &summary.options;
-            shown.buffers = (options.receive_buffer, options.send_buffer);
+            let sizes = [options.receive_buffer, options.send_buffer];
+            shown.buffers = sizes.map(|size| size as usize).into();
             shown.v6_only = options.name.v6_only;
             shown.tcp = Some((socket, state));
         }

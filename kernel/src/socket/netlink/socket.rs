@@ -32,7 +32,7 @@ use super::{
 use crate::{
     ipc::mqueue::Mailbox,
     process::thread,
-    socket::{Address, Answer, Common, Incoming, Outgoing, Socket, Timeout, Value, common},
+    socket::{Address, Answer, Common, Incoming, Outgoing, Socket, Timeout, Value, Waited, common},
 };
 
 const AF_UNSPEC: u32 = 0;
@@ -96,7 +96,7 @@ pub fn tell_group(group: u32, data: core::result::Result<&[u8], &Errno>) {
 
 /// A netlink socket.
 pub struct NetlinkSocket {
-    common: Common,
+    common: Waited,
     own: Weak<NetlinkSocket>,
     state: SpinLock<State>,
     queue: SpinLock<Queue>,
@@ -193,7 +193,7 @@ impl NetlinkSocket {
     /// A socket without a port.
     pub fn make(kind: u32, protocol: u32) -> Arc<dyn Socket> {
         Arc::new_cyclic(|own| NetlinkSocket {
-            common: Common::new(AF_NETLINK, kind, protocol),
+            common: Waited::new(AF_NETLINK, kind, protocol),
             own: own.clone(),
             state: SpinLock::new(Rank::Leaf, State::default()),
             queue: SpinLock::new(
@@ -358,6 +358,10 @@ impl NetlinkSocket {
 impl Socket for NetlinkSocket {
     fn common(&self) -> &Common {
         &self.common
+    }
+
+    fn option_changed(&self, name: u32) {
+        self.common.option_changed(name);
     }
 
     fn bind(&self, address: &Address) -> Result<()> {

@@ -41,7 +41,7 @@ use crate::{
     ipc::fbuf::request,
     process::signal::timer::{Punctual, WakeUp},
     socket::{
-        Address, Answer, Common, Incoming, Outgoing, Socket, Value,
+        Address, Answer, Common, Incoming, Outgoing, Socket, Value, Waited,
         inet::{interface, stack},
     },
 };
@@ -57,7 +57,7 @@ const AUXILIARY: usize = 20;
 
 /// A packet socket.
 pub struct PacketSocket {
-    common: Common,
+    common: Waited,
     own: Weak<PacketSocket>,
     /// The header of the link is left out (`SOCK_DGRAM`).
     is_cooked: bool,
@@ -102,7 +102,7 @@ impl PacketSocket {
     pub fn make(kind: u32, protocol: u16) -> Result<Arc<dyn Socket>> {
         frame::check_not_scarce()?;
         let socket = Arc::new_cyclic(|own| PacketSocket {
-            common: Common::new(AF_PACKET, kind, protocol.swap_bytes().into()),
+            common: Waited::new(AF_PACKET, kind, protocol.swap_bytes().into()),
             own: own.clone(),
             is_cooked: kind == raw::SOCK_DGRAM,
             protocol: AtomicU32::new(protocol.into()),

@@ -29,7 +29,7 @@ use super::{
     name::Name,
     rights::Rights,
 };
-use crate::socket::{Common, PeerCredentials, Shutdown, Socket};
+use crate::socket::{PeerCredentials, Shutdown, Socket, Waited};
 
 /// Nothing more is received.
 const RECEIVE: u32 = 1;
@@ -41,7 +41,7 @@ const MESSAGE_OVERHEAD: usize = 768;
 
 /// One end.
 pub struct End {
-    pub common: Common,
+    pub common: Waited,
     pub inbox: Inbox,
     name: OnceBox<Arc<Name>>,
     pub stage: SpinLock<Stage>,
@@ -163,7 +163,7 @@ impl End {
             SOCK_STREAM => Inbox::Bytes(Channel::new()),
             _ => Inbox::Messages(Messages::new()),
         };
-        let common = Common::new(AF_UNIX, kind, 0);
+        let common = Waited::new(AF_UNIX, kind, 0);
         let stock = Stock::new(common.account().cloned(), Kind::Sockets);
         let end = Arc::new(End {
             common,

@@ -143,6 +143,10 @@ impl Socket for UnixSocket {
         &self.end.common
     }
 
+    fn option_changed(&self, name: u32) {
+        self.end.common.option_changed(name);
+    }
+
     fn bind(&self, address: &Address) -> Result<()> {
         self.bind_name(address)
     }

@@ -1,6 +1,9 @@
 //! What an arriving segment acknowledges: the send queue, the peer's window, losses.
 
-use super::{Block, Host, MS, State, sent::Acked};
+use super::{
+    Block, Host, MS, State,
+    sent::{Acked, Latest, Queue},
+};
 use crate::tcp::segment::{Flags, Segment, Seq};
 
 /// Duplicates of an acknowledgement that show a loss where there is no SACK (RFC 5681).
@@ -31,9 +34,14 @@ impl Block {
         self.take_window(segment, window);
         let mut acked = Acked::default();
         let (rack, least) = (&mut self.rack, self.round_trip.least);
-        let mut arrived = |at, end, again| rack.arrived(at, end, again, least, now);
+        let mut arrived = |latest: &mut Latest, at, end, is_again| {
+            rack.arrived(latest, (at, end, is_again), least, now);
+        };
+        let mut sent = self.sent.queue();
         if is_news {
-            self.sent.acknowledge(ack, &mut acked, &mut arrived);
+            if let Some(sent) = &mut sent {
+                sent.acknowledge(ack, &mut acked, &mut arrived);
+            }
             self.una = ack;
         }
         let mut is_doubled = false;
@@ -43,10 +51,12 @@ impl Block {
                 // The first block may tell of a range that has arrived twice (RFC 2883).
                 if nth == 0 && right <= ack {
                     is_doubled = true;
-                } else if is_right && left >= ack {
+                } else if is_right
+                    && left >= ack
+                    && let Some(sent) = &mut sent
+                {
                     let segment = self.segment;
-                    self.sent
-                        .sack((left, right), segment, &mut acked, &mut arrived);
+                    sent.sack((left, right), segment, &mut acked, &mut arrived);
                 }
             }
         }
@@ -55,6 +65,7 @@ impl Block {
         }
         if is_news {
             host.acknowledged(acked.bytes);
+            self.note_use(now);
             self.advance(segment, &acked, now);
             if acked.fin {
                 self.fin_arrived();
@@ -172,9 +183,11 @@ impl Block {
             any
         } else if recovers {
             // The next hole of several (RFC 6582).
-            is_news && self.sent.lose_first()
+            is_news && self.sent.queue().is_some_and(Queue::lose_first)
         } else {
-            is_duplicate && self.duplicates == DUPLICATES && self.sent.lose_first()
+            is_duplicate
+                && self.duplicates == DUPLICATES
+                && self.sent.queue().is_some_and(Queue::lose_first)
         };
         if any && self.timed_out.is_none() {
             self.congestion.begin_recovery(flight, self.next);

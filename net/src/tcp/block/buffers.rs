@@ -24,8 +24,10 @@ pub(super) struct Pace {
     pub round_trip: u64,
     /// The last echo of our clock that was measured.
     echo: u32,
-    /// Without timestamps: the right edge of a window that is being filled, and since when.
-    window: Option<(Seq, u64)>,
+    /// Without timestamps: the right edge of a window that is being filled, and since when; 0 for
+    /// none.
+    edge: Seq,
+    filled_since: u64,
     /// The send buffer that was asked for last, in bytes.
     asked: u32,
 }
@@ -38,7 +40,8 @@ impl Pace {
             since: 0,
             round_trip: 0,
             echo: 0,
-            window: None,
+            edge: Seq(0),
+            filled_since: 0,
             asked: 0,
         }
     }
@@ -68,16 +71,16 @@ impl Block {
             }
             return;
         }
-        match self.pace.window {
-            Some((edge, _)) if self.due < edge => return,
-            Some((_, since)) => {
-                let time = now.saturating_sub(since).max(1);
-                let old = self.pace.round_trip;
-                self.pace.round_trip = if old == 0 { time } else { old.min(time) };
+        let since = self.pace.filled_since;
+        if since != 0 {
+            if self.due < self.pace.edge {
+                return;
             }
-            None => {}
+            let time = now.saturating_sub(since).max(1);
+            let old = self.pace.round_trip;
+            self.pace.round_trip = if old == 0 { time } else { old.min(time) };
         }
-        self.pace.window = Some((self.edge, now));
+        (self.pace.edge, self.pace.filled_since) = (self.edge, now);
     }
 
     /// Asks for a larger receive buffer after a round trip in which the program has read more than

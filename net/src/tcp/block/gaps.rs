@@ -1,8 +1,9 @@
 //! Bytes that have arrived behind a gap.
 
-use alloc::collections::VecDeque;
+use alloc::{boxed::Box, collections::VecDeque};
 
 use fbuf::Aggregate;
+use nucleus::try_box;
 
 use super::sent::split;
 use crate::tcp::segment::{MAX_SACKS, Sacks, Seq};
@@ -12,9 +13,13 @@ const MOST_RANGES: usize = 64;
 /// Bytes that a frame counts for at least, however few of them a slice shows.
 const FRAME_BYTES: usize = 2048;
 
+/// Bytes behind gaps. Without any it is a word, as is most of the time.
+#[derive(Default, Debug)]
+pub(super) struct Gaps(Option<Box<Ranges>>);
+
 /// Ranges of bytes in order, with a gap before each.
 #[derive(Default, Debug)]
-pub(super) struct Gaps {
+struct Ranges {
     ranges: VecDeque<(Seq, Aggregate)>,
     /// The sum of what the ranges' slices keep.
     frames: usize,
@@ -29,17 +34,56 @@ fn end((seq, data): &(Seq, Aggregate)) -> Seq {
 impl Gaps {
     /// Returns how many frames are kept.
     pub fn frames(&self) -> usize {
-        self.frames
+        self.0.as_ref().map_or(0, |ranges| ranges.frames)
     }
 
     pub fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
+        self.0.is_none()
     }
 
     /// Keeps `data`, whose first byte is number `seq`, as far as there is room: `window` bytes, and
     /// frames in proportion. Bytes that are there already stay. Returns whether all numbers were
     /// there before.
-    pub fn insert(&mut self, mut seq: Seq, mut data: Aggregate, window: usize) -> bool {
+    pub fn insert(&mut self, seq: Seq, data: Aggregate, window: usize) -> bool {
+        if self.0.is_none() {
+            self.0 = try_box(Ranges::default()).ok();
+        }
+        // Without memory the bytes count as lost.
+        let Some(ranges) = &mut self.0 else {
+            return false;
+        };
+        let is_known = ranges.insert(seq, data, window);
+        self.free_if_empty();
+        is_known
+    }
+
+    /// Adds the ranges that are reported to the sender.
+    pub fn report(&self, sacks: &mut Sacks) {
+        if let Some(ranges) = &self.0 {
+            ranges.report(sacks);
+        }
+    }
+
+    /// Takes off the bytes that follow `next`, the number that is due.
+    pub fn take(&mut self, next: Seq) -> Option<Aggregate> {
+        let taken = self.0.as_mut()?.take(next);
+        self.free_if_empty();
+        taken
+    }
+
+    fn free_if_empty(&mut self) {
+        self.0.take_if(|ranges| ranges.ranges.is_empty());
+    }
+
+    /// Drops all.
+    pub fn clear(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Ranges {
+    /// See [`Gaps::insert`].
+    fn insert(&mut self, mut seq: Seq, mut data: Aggregate, window: usize) -> bool {
         let first = seq;
         let mut is_known = true;
         while !data.is_empty() {
@@ -121,8 +165,8 @@ impl Gaps {
         Some((range.0, end(range)))
     }
 
-    /// Adds the ranges that are reported to the sender.
-    pub fn report(&self, sacks: &mut Sacks) {
+    /// See [`Gaps::report`].
+    fn report(&self, sacks: &mut Sacks) {
         for seq in self.recent.iter().flatten() {
             if let Some((left, right)) = self.range_with(*seq) {
                 sacks.push(left, right);
@@ -130,19 +174,14 @@ impl Gaps {
         }
     }
 
-    /// Takes off the bytes that follow `next`, the number that is due.
-    pub fn take(&mut self, next: Seq) -> Option<Aggregate> {
+    /// See [`Gaps::take`].
+    fn take(&mut self, next: Seq) -> Option<Aggregate> {
         self.ranges.front().filter(|range| range.0 <= next)?;
         let (seq, mut data) = self.ranges.pop_front()?;
         self.frames -= data.frame_count();
         let known = next.since(seq) as usize;
         data.clip_front(known.min(data.len()));
         Some(data)
-    }
-
-    /// Drops all.
-    pub fn clear(&mut self) {
-        *self = Gaps::default();
     }
 }
 
@@ -180,7 +219,8 @@ mod tests {
                     0 => drop(gaps.take(Seq(below(20_000) as u32))),
                     _ => drop(gaps.insert(Seq(1 + below(20_000) as u32), data, WINDOW)),
                 }
-                let kept = gaps.ranges.iter().map(|range| range.1.frame_count());
+                let ranges = gaps.0.iter().flat_map(|ranges| &ranges.ranges);
+                let kept = ranges.map(|range| range.1.frame_count());
                 assert_eq!(gaps.frames(), kept.sum::<usize>());
                 assert!(gaps.frames() * FRAME_BYTES <= 2 * WINDOW);
                 most = most.max(gaps.frames());

@@ -2,7 +2,7 @@
 
 use abi::Errno;
 
-use super::{Block, Delivery, Host, MS, SECOND, State, Timer};
+use super::{Block, Delivery, Host, MS, SECOND, State, Timer, time};
 use crate::tcp::segment::{Flags, Segment, Seq};
 
 /// Segments out of place are answered once in this time, unless they have data: Linux's
@@ -301,6 +301,7 @@ impl Block {
                     self.peer_urgent = None;
                 }
                 self.due += len;
+                self.note_use(host.now());
                 true
             }
             Delivery::Full => {
@@ -332,7 +333,7 @@ impl Block {
 
     /// Decides when data in order is acknowledged.
     fn acknowledge_data(&mut self, closes_gap: bool, now: u64) {
-        self.unacked += 1;
+        self.unacked = self.unacked.saturating_add(1);
         let is_much = self.due.since(self.told) >= 2 * self.arrives;
         if closes_gap || is_much || self.unacked >= 2 && self.arrives > 2 * self.segment {
             self.ack_now = true;
@@ -340,7 +341,7 @@ impl Block {
             self.quick -= 1;
             self.ack_now = true;
         } else if self.delayed_ack.is_none() {
-            self.delayed_ack = Some(now + DELAYED_ACK);
+            self.delayed_ack = time(now + DELAYED_ACK);
         }
     }
 }

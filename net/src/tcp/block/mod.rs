@@ -12,6 +12,7 @@
 //!   kept.
 
 use alloc::boxed::Box;
+use core::num::NonZeroU64;
 
 use abi::Errno;
 use fbuf::Aggregate;
@@ -112,6 +113,8 @@ pub trait Host {
     fn deliver(&mut self, data: Aggregate, urgent: Option<usize>) -> Delivery;
     /// Sends a segment.
     fn emit(&mut self, segment: Segment);
+    /// Frees what the queues keep for their next bytes: there were none for some time.
+    fn trim(&mut self) {}
 }
 
 /// How an end behaves, by the options of its socket.
@@ -123,17 +126,17 @@ pub struct Settings {
     pub cork: bool,
     /// A silent peer is probed (`SO_KEEPALIVE`).
     pub keep_alive: bool,
-    /// After this time, then in this interval, in nanoseconds, and so often.
-    pub keep_idle: u64,
+    /// After this time, then in this interval, in seconds, and so often.
+    pub keep_idle: u16,
     /// See `keep_idle`.
-    pub keep_interval: u64,
+    pub keep_interval: u16,
     /// See `keep_idle`.
-    pub keep_count: u32,
-    /// The time after which unacknowledged bytes end the connection, in nanoseconds; 0 for the
+    pub keep_count: u8,
+    /// The time after which unacknowledged bytes end the connection, in milliseconds; 0 for the
     /// usual number of repetitions (`TCP_USER_TIMEOUT`).
-    pub user_timeout: u64,
+    pub user_timeout: u32,
     /// Repetitions of a SYN (`TCP_SYNCNT`).
-    pub syn_repetitions: u32,
+    pub syn_repetitions: u8,
     /// The most bytes of payload in a segment; 0 leaves that to the path (`TCP_MAXSEG`).
     pub largest: u16,
     /// Congestion control (`TCP_CONGESTION`).
@@ -146,8 +149,8 @@ impl Default for Settings {
             no_delay: false,
             cork: false,
             keep_alive: false,
-            keep_idle: 7200 * SECOND,
-            keep_interval: 75 * SECOND,
+            keep_idle: 7200,
+            keep_interval: 75,
             keep_count: 9,
             user_timeout: 0,
             syn_repetitions: 6,
@@ -179,6 +182,11 @@ pub struct Start {
     pub buffer: usize,
     /// Its settings.
     pub settings: Settings,
+}
+
+/// Returns a time that a block keeps, in nanoseconds since boot.
+fn time(at: u64) -> Option<NonZeroU64> {
+    NonZeroU64::new(at)
 }
 
 /// One end of a connection.
@@ -237,8 +245,8 @@ pub struct Block {
     /// A range that has arrived twice, for the next report (RFC 2883).
     doubled: Option<(Seq, Seq)>,
     /// Segments with data since the last acknowledgement; how many more are acknowledged at once.
-    unacked: u32,
-    quick: u32,
+    unacked: u16,
+    quick: u8,
     ack_now: bool,
 
     may_sack: bool,
@@ -259,16 +267,18 @@ pub struct Block {
     timed_out: Option<Seq>,
 
     timer: Option<(u64, Timer)>,
-    delayed_ack: Option<u64>,
-    corked_until: Option<u64>,
+    delayed_ack: Option<NonZeroU64>,
+    corked_until: Option<NonZeroU64>,
     /// Repetitions without an answer, since when.
     repetitions: u32,
-    stalled_at: Option<u64>,
+    stalled_at: Option<NonZeroU64>,
     /// When the peer was last heard, and probes of a silent one.
     heard_at: u64,
-    keep_probes: u32,
+    keep_probes: u8,
     /// When a segment out of place was last answered.
     challenged_at: u64,
+    /// When memory for further bytes is freed, unless some have come by then; 0 if none is kept.
+    trim_at: u64,
     counts: Counts,
 }
 
@@ -340,7 +350,7 @@ impl Block {
             round_trip: RoundTrip::new(),
             congestion: Congestion::new(settings.algorithm, USUAL_LARGEST.into()),
             pace: Pace::new(),
-            rack: Rack::new(number),
+            rack: Rack::new(),
             duplicates: 0,
             probe: None,
             timed_out: None,
@@ -352,6 +362,7 @@ impl Block {
             heard_at: now,
             keep_probes: 0,
             challenged_at: 0,
+            trim_at: 0,
             counts: Counts::default(),
         }
     }

@@ -1,6 +1,6 @@
 //! Segments to send: SYNs, data and its repetition, acknowledgements.
 
-use super::{Block, Host, MS, Piece, State, rtt::SECOND};
+use super::{Block, Host, MS, Piece, State, rtt::SECOND, time};
 use crate::{
     counters::Counter,
     tcp::segment::{Flags, MAX_SACKS, Options, Sacks, Segment, Seq},
@@ -25,7 +25,7 @@ const ONE_SACK: u32 = 12;
 impl Block {
     /// Sends the SYN, alone or with an acknowledgement, for the first time.
     pub(super) fn send_syn(&mut self, host: &mut dyn Host) {
-        if self.sent.reserve().is_ok() {
+        if self.sent.reserve(self.start).is_ok() {
             self.sent.push(Piece {
                 seq: self.start,
                 data: Aggregate::new(),
@@ -206,7 +206,8 @@ impl Block {
             }
             let edge = self.una + self.window.max(1);
             let (now, most) = (host.now(), self.segment as usize);
-            let Some(piece) = self.sent.resend(edge, most, now) else {
+            let piece = self.sent.queue();
+            let Some(piece) = piece.and_then(|sent| sent.resend(edge, most, now)) else {
                 return;
             };
             let (seq, flags, data) = (piece.seq, piece.flags, piece.data.clone());
@@ -325,8 +326,8 @@ impl Block {
     /// algorithm, RFC 9293 3.7.4).
     fn may_send_part(&mut self, now: u64) -> bool {
         if self.settings.cork {
-            let until = *self.corked_until.get_or_insert(now + CORKED);
-            if now < until {
+            self.corked_until = self.corked_until.or(time(now + CORKED));
+            if self.corked_until.is_some_and(|until| now < until.get()) {
                 return false;
             }
         }
@@ -336,7 +337,7 @@ impl Block {
 
     /// Sends `len` new bytes; false without memory.
     fn send_piece(&mut self, len: u32, fin: bool, host: &mut dyn Host, now: u64) -> bool {
-        if self.sent.reserve().is_err() {
+        if self.sent.reserve(self.next).is_err() {
             return false;
         }
         let data = match len {

@@ -3,12 +3,12 @@
 
 use super::{
     rtt::{MS, RoundTrip},
-    sent::{Piece, Sent},
+    sent::{Latest, Piece, Sent},
 };
 use crate::tcp::segment::Seq;
 
 /// Repairs without reordering after which the window of reordering is small again.
-const PERSISTENCE: u32 = 16;
+const PERSISTENCE: u8 = 16;
 /// Duplicates after which reordering that was never seen is ruled out (RFC 5681).
 const DUPLICATES: usize = 3;
 /// The time for which a receiver may delay an acknowledgement.
@@ -16,30 +16,19 @@ const DELAYED_ACK: u64 = 200 * MS;
 /// The least time until a probe for the loss of the last segments.
 const LEAST_PROBE: u64 = 2 * MS;
 
-/// What has arrived latest.
+/// How much reordering the path has shown. What has arrived latest is kept with what was sent
+/// ([`Latest`]).
 #[derive(Debug)]
 pub(super) struct Rack {
-    /// The time of sending of the piece that was sent last of those that arrived, and the number
-    /// behind it.
-    sent_at: u64,
-    end: Seq,
-    /// Its round trip.
-    round_trip: u64,
-    /// The highest number that has arrived.
-    highest: Seq,
     has_reordered: bool,
     /// Quarters of the least round trip that reordering may take.
-    quarters: u32,
-    persists: u32,
+    quarters: u8,
+    persists: u8,
 }
 
 impl Rack {
-    pub const fn new(start: Seq) -> Rack {
+    pub const fn new() -> Rack {
         Rack {
-            sent_at: 0,
-            end: start,
-            round_trip: 0,
-            highest: start,
             has_reordered: false,
             quarters: 1,
             persists: PERSISTENCE,
@@ -47,20 +36,26 @@ impl Rack {
     }
 
     /// Notes at `now` that a piece has arrived.
-    pub fn arrived(&mut self, sent_at: u64, end: Seq, is_again: bool, least: u64, now: u64) {
+    pub fn arrived(
+        &mut self,
+        latest: &mut Latest,
+        (sent_at, end, is_again): (u64, Seq, bool),
+        least: u64,
+        now: u64,
+    ) {
         let time = now.saturating_sub(sent_at);
-        if self.highest < end {
-            self.highest = end;
-        } else if !is_again && end < self.highest {
+        if latest.highest < end {
+            latest.highest = end;
+        } else if !is_again && end < latest.highest {
             self.has_reordered = true;
         }
         // It may be the arrival of what was sent first.
         if is_again && time < least {
             return;
         }
-        if is_later((sent_at, end), (self.sent_at, self.end)) {
-            (self.sent_at, self.end) = (sent_at, end);
-            self.round_trip = time;
+        if is_later((sent_at, end), (latest.sent_at, latest.end)) {
+            (latest.sent_at, latest.end) = (sent_at, end);
+            latest.round_trip = time;
         }
     }
 
@@ -101,10 +96,11 @@ impl Rack {
                 sacked.take(DUPLICATES).count()
             }
         };
-        let allowed = self.round_trip + self.window(round_trip, sacked, recovers);
+        let latest = (sent.latest.sent_at, sent.latest.end);
+        let allowed = sent.latest.round_trip + self.window(round_trip, sacked, recovers);
         let mut wait = None;
         let any = sent.mark_lost(|piece: &Piece| {
-            if !is_later((self.sent_at, self.end), (piece.sent_at, piece.end())) {
+            if !is_later(latest, (piece.sent_at, piece.end())) {
                 return false;
             }
             let left = (piece.sent_at + allowed).saturating_sub(now);

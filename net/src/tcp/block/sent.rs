@@ -1,9 +1,11 @@
 //! The send queue: what was sent and not yet acknowledged, with the scoreboard of SACK.
 
-use alloc::collections::VecDeque;
+use alloc::{boxed::Box, collections::VecDeque};
+use core::ops::Deref;
 
 use abi::Result;
 use fbuf::Aggregate;
+use nucleus::try_box;
 
 use crate::tcp::segment::{Flags, Seq};
 
@@ -50,18 +52,53 @@ pub(super) struct Acked {
     pub fin: bool,
 }
 
-/// Pieces in the order of their numbers.
+/// What was sent and not yet acknowledged. Its memory is taken for the first piece; an idle
+/// connection [frees](Sent::trim) it.
 #[derive(Default, Debug)]
-pub(super) struct Sent {
+pub(super) struct Sent(Option<Box<Queue>>);
+
+/// A queue without pieces.
+static EMPTY: Queue = Queue {
+    pieces: VecDeque::new(),
+    latest: Latest {
+        sent_at: 0,
+        end: Seq(0),
+        round_trip: 0,
+        highest: Seq(0),
+    },
+    flight: 0,
+    sacked: 0,
+    lost: 0,
+    again: 0,
+    frames: 0,
+};
+
+/// What has arrived latest of all that was sent: see `rack`.
+#[derive(Debug)]
+pub(super) struct Latest {
+    /// The time of sending of the piece that was sent last of those that arrived, and the number
+    /// behind it.
+    pub sent_at: u64,
+    pub end: Seq,
+    /// Its round trip.
+    pub round_trip: u64,
+    /// The highest number that has arrived.
+    pub highest: Seq,
+}
+
+/// Pieces in the order of their numbers.
+#[derive(Debug)]
+pub(super) struct Queue {
     pieces: VecDeque<Piece>,
+    pub latest: Latest,
     /// Numbers on their way: neither arrived nor lost (RFC 6675's "pipe").
     flight: u32,
     /// Numbers that have arrived behind a gap.
     sacked: u32,
     /// Pieces that are to be sent again.
-    lost: usize,
+    lost: u32,
     /// Pieces that were sent again.
-    again: usize,
+    again: u32,
     /// The sum of what the pieces' slices keep.
     frames: usize,
 }
@@ -82,6 +119,79 @@ pub(super) fn split(data: &mut Aggregate, n: usize) -> Result<Aggregate> {
 }
 
 impl Sent {
+    /// Makes room for a piece; `next` is its number.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn reserve(&mut self, next: Seq) -> Result<()> {
+        let queue = match &mut self.0 {
+            Some(queue) => queue,
+            none => none.insert(try_box(Queue::new(next))?),
+        };
+        Ok(queue.pieces.try_reserve(1)?)
+    }
+
+    /// Adds a piece behind all others, for which there is room.
+    pub fn push(&mut self, piece: Piece) {
+        if let Some(queue) = &mut self.0 {
+            queue.push(piece);
+        }
+    }
+
+    /// Frees the memory for pieces if there are none.
+    pub fn trim(&mut self) {
+        self.0.take_if(|queue| queue.is_empty());
+    }
+
+    /// Drops all.
+    pub fn clear(&mut self) {
+        self.0 = None;
+    }
+
+    /// Returns the queue to be changed; `None` if nothing was sent.
+    #[inline]
+    pub fn queue(&mut self) -> Option<&mut Queue> {
+        self.0.as_deref_mut()
+    }
+
+    /// As [`Queue::mark_lost`].
+    pub fn mark_lost(&mut self, is_lost: impl FnMut(&Piece) -> bool) -> bool {
+        self.queue().is_some_and(|queue| queue.mark_lost(is_lost))
+    }
+
+    /// As [`Queue::resend_last`].
+    pub fn resend_last(&mut self, most: usize, now: u64) -> Option<&Piece> {
+        self.queue()?.resend_last(most, now)
+    }
+}
+
+impl Deref for Sent {
+    type Target = Queue;
+
+    #[inline]
+    fn deref(&self) -> &Queue {
+        self.0.as_deref().unwrap_or(&EMPTY)
+    }
+}
+
+impl Queue {
+    fn new(next: Seq) -> Queue {
+        Queue {
+            pieces: VecDeque::new(),
+            latest: Latest {
+                sent_at: 0,
+                end: next,
+                round_trip: 0,
+                highest: next,
+            },
+            flight: 0,
+            sacked: 0,
+            lost: 0,
+            again: 0,
+            frames: 0,
+        }
+    }
+
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
@@ -96,7 +206,7 @@ impl Sent {
             0 => 0,
             _ => self.pieces.iter().filter(|piece| piece.is_sacked).count(),
         };
-        (sacked as u32, self.lost as u32, self.again as u32)
+        (sacked as u32, self.lost, self.again)
     }
 
     pub fn has_lost(&self) -> bool {
@@ -122,24 +232,11 @@ impl Sent {
         self.frames
     }
 
-    /// Makes room for a piece.
-    ///
-    /// # Errors
-    /// `ENOMEM`.
-    pub fn reserve(&mut self) -> Result<()> {
-        Ok(self.pieces.try_reserve(1)?)
-    }
-
-    /// Adds a piece behind all others, for which there is room.
-    pub fn push(&mut self, piece: Piece) {
+    /// See [`Sent::push`].
+    fn push(&mut self, piece: Piece) {
         self.flight += piece.len();
         self.frames += piece.data.frame_count();
         self.pieces.push_back(piece);
-    }
-
-    /// Drops all.
-    pub fn clear(&mut self) {
-        *self = Sent::default();
     }
 
     /// Takes off what `ack` covers. `arrived` is told of each piece that was not known to have
@@ -148,7 +245,7 @@ impl Sent {
         &mut self,
         ack: Seq,
         acked: &mut Acked,
-        mut arrived: impl FnMut(u64, Seq, bool),
+        mut arrived: impl FnMut(&mut Latest, u64, Seq, bool),
     ) {
         let mut has_again = false;
         while let Some(first) = self.pieces.front_mut()
@@ -166,7 +263,8 @@ impl Sent {
                     self.flight -= covered;
                 }
                 acked.delivered += covered;
-                arrived(first.sent_at, first.seq + covered, first.is_again);
+                let end = first.seq + covered;
+                arrived(&mut self.latest, first.sent_at, end, first.is_again);
                 // Pieces behind one that was sent again may have arrived long ago.
                 match has_again {
                     true => acked.sampled = None,
@@ -185,8 +283,8 @@ impl Sent {
             }
             acked.bytes += first.data.len();
             acked.fin |= first.flags.has(Flags::FIN);
-            self.lost -= usize::from(first.is_lost);
-            self.again -= usize::from(first.is_again);
+            self.lost -= u32::from(first.is_lost);
+            self.again -= u32::from(first.is_again);
             self.frames -= first.data.frame_count();
             self.pieces.pop_front();
         }
@@ -200,7 +298,7 @@ impl Sent {
         (left, right): (Seq, Seq),
         segment: u32,
         acked: &mut Acked,
-        mut arrived: impl FnMut(u64, Seq, bool),
+        mut arrived: impl FnMut(&mut Latest, u64, Seq, bool),
     ) {
         let mut at = self.pieces.partition_point(|piece| piece.end() <= left);
         while let Some(piece) = self.pieces.get(at)
@@ -237,7 +335,8 @@ impl Sent {
                 }
                 acked.delivered += piece.len();
                 // No measure of the round trip: the report of an earlier arrival may be lost.
-                arrived(piece.sent_at, piece.end(), piece.is_again);
+                let end = piece.end();
+                arrived(&mut self.latest, piece.sent_at, end, piece.is_again);
             }
             at += 1;
         }
@@ -260,8 +359,8 @@ impl Sent {
         };
         piece.seq = seq;
         self.frames += front.data.frame_count() + piece.data.frame_count() - before;
-        self.lost += usize::from(front.is_lost);
-        self.again += usize::from(front.is_again);
+        self.lost += u32::from(front.is_lost);
+        self.again += u32::from(front.is_again);
         self.pieces.insert(at, front);
         Ok(())
     }

@@ -1,15 +1,27 @@
 //! Timers: each block has one for what it sends, and those that are computed from times that it
 //! keeps.
 
+use core::num::NonZeroU64;
+
 use abi::Errno;
 
-use super::{Block, Host, State, rack, rtt::MOST};
+use super::{
+    Block, Host, State, rack,
+    rtt::{MOST, MS, SECOND},
+    time,
+};
 
 /// Repetitions after which a connection ends: Linux's `tcp_retries2`, and `tcp_synack_retries`.
 const REPETITIONS: u32 = 15;
 const ANSWER_REPETITIONS: u32 = 5;
 /// Those of an end that no program has: Linux's `tcp_orphan_retries`.
 const ORPHAN_REPETITIONS: u32 = 8;
+
+/// The time after which a connection without traffic frees the memory for its next bytes: the least
+/// after which a handshake sets no timer earlier than the one for its SYN.
+const IDLE: u64 = SECOND;
+/// The time after which one is looked at again whose program leaves bytes unread.
+const UNREAD: u64 = 60 * SECOND;
 
 /// What the timer for what was sent is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,7 +40,14 @@ impl Block {
     /// Returns when [`run_timers`](Block::run_timers) is due, in nanoseconds since boot.
     pub fn timer_due(&self) -> Option<u64> {
         let timer = self.timer.map(|(at, _)| at);
-        let times = [timer, self.delayed_ack, self.corked_until, self.keep_due()];
+        let trim = (self.trim_at != 0).then_some(self.trim_at);
+        let times = [
+            timer,
+            self.delayed_ack.map(NonZeroU64::get),
+            self.corked_until.map(NonZeroU64::get),
+            self.keep_due(),
+            trim,
+        ];
         times.into_iter().flatten().min()
     }
 
@@ -39,7 +58,9 @@ impl Block {
         );
         (self.settings.keep_alive && lives && self.sent.is_empty()).then(|| {
             let probes = u64::from(self.keep_probes);
-            self.heard_at + self.settings.keep_idle + probes * self.settings.keep_interval
+            let settings = &self.settings;
+            let wait = u64::from(settings.keep_idle) + probes * u64::from(settings.keep_interval);
+            self.heard_at + wait * SECOND
         })
     }
 
@@ -47,6 +68,26 @@ impl Block {
         self.timer = None;
         self.delayed_ack = None;
         self.corked_until = None;
+        self.trim_at = 0;
+    }
+
+    /// Notes that memory is in use which an idle connection frees.
+    pub(super) fn note_use(&mut self, now: u64) {
+        self.trim_at = now + IDLE;
+    }
+
+    /// Frees memory that only bytes on their way need, unless some wait to be sent or acknowledged.
+    fn trim(&mut self, now: u64, host: &mut dyn Host) {
+        // What is acknowledged and received from now on sets the time anew.
+        self.trim_at = 0;
+        if !self.sent.is_empty() || host.unsent() > 0 {
+            return;
+        }
+        self.sent.trim();
+        host.trim();
+        if host.unread() > 0 {
+            self.trim_at = now + UNREAD;
+        }
     }
 
     /// Starts the timer for what was sent unless it runs.
@@ -107,7 +148,7 @@ impl Block {
     /// Runs the timers that are due.
     pub fn run_timers(&mut self, host: &mut dyn Host) {
         let now = host.now();
-        if self.delayed_ack.is_some_and(|at| at <= now) {
+        if self.delayed_ack.is_some_and(|at| at.get() <= now) {
             self.ack_now = true;
         }
         if let Some((at, what)) = self.timer
@@ -130,23 +171,27 @@ impl Block {
         if self.state != State::Closed {
             self.output(host);
         }
-        if self.corked_until.is_some_and(|at| at <= now) {
+        if self.corked_until.is_some_and(|at| at.get() <= now) {
             self.corked_until = None;
+        }
+        if self.trim_at != 0 && self.trim_at <= now {
+            self.trim(now, host);
         }
     }
 
     /// Counts a repetition. Returns whether the peer has been silent for too long.
     fn gives_up(&mut self, now: u64) -> bool {
-        let since = *self.stalled_at.get_or_insert(now);
+        self.stalled_at = self.stalled_at.or(time(now));
+        let since = self.stalled_at.map_or(now, NonZeroU64::get);
         self.repetitions += 1;
         self.round_trip.backoff = (self.round_trip.backoff + 1).min(16);
         let most = match self.state {
-            State::SynSent => self.settings.syn_repetitions,
+            State::SynSent => self.settings.syn_repetitions.into(),
             State::SynReceived => ANSWER_REPETITIONS,
             _ if self.is_orphan => ORPHAN_REPETITIONS,
             _ => REPETITIONS,
         };
-        let timeout = self.settings.user_timeout;
+        let timeout = u64::from(self.settings.user_timeout) * MS;
         let is_over = match timeout > 0 && self.state != State::SynReceived {
             true => now - since >= timeout,
             false => self.repetitions > most,
@@ -176,7 +221,9 @@ impl Block {
         } else {
             self.congestion.time_out(false);
             // The receiver may have dropped what it had reported (RFC 2018 8).
-            self.sent.forget_sacks();
+            if let Some(sent) = self.sent.queue() {
+                sent.forget_sacks();
+            }
         }
         self.sent.mark_lost(|_| true);
         self.rearm(now);
@@ -215,7 +262,7 @@ impl Block {
 
     fn keep_alive(&mut self, host: &mut dyn Host) {
         let now = host.now();
-        let timeout = self.settings.user_timeout;
+        let timeout = u64::from(self.settings.user_timeout) * MS;
         let is_over = match timeout > 0 {
             true => self.keep_probes > 0 && now - self.heard_at >= timeout,
             false => self.keep_probes >= self.settings.keep_count,
@@ -225,7 +272,7 @@ impl Block {
             self.close(Some(Errno::ETIMEDOUT));
             return;
         }
-        self.keep_probes += 1;
+        self.keep_probes = self.keep_probes.saturating_add(1);
         self.send_ack(self.una - 1, host);
     }
 }

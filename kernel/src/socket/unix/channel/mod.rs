@@ -10,7 +10,7 @@
 
 use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
 
-use fbuf::queue::{Chain, Queue, State};
+use fbuf::queue::{Chain, Queue, SpareFrames, State};
 use nucleus::PAGE_SIZE;
 use vm::{
     TransferCall,
@@ -63,6 +63,8 @@ impl State for ChannelState {
         let has_bytes = u32::from(!chain.data.is_empty()) * HAS_BYTES;
         has_bytes | (u32::from(chain.urgent.is_some()) * IS_URGENT)
     }
+
+    type Spare = SpareFrames;
 
     #[inline]
     fn keeps_frames(chain: &Chain<ChannelState>) -> bool {
