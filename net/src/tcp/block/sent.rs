@@ -132,6 +132,7 @@ impl Sent {
     }
 
     /// Adds a piece behind all others, for which there is room.
+    #[inline]
     pub fn push(&mut self, piece: Piece) {
         if let Some(queue) = &mut self.0 {
             queue.push(piece);
@@ -233,6 +234,7 @@ impl Queue {
     }
 
     /// See [`Sent::push`].
+    #[inline]
     fn push(&mut self, piece: Piece) {
         self.flight += piece.len();
         self.frames += piece.data.frame_count();

@@ -23,6 +23,9 @@ const IDLE: u64 = SECOND;
 /// The time after which one is looked at again whose program leaves bytes unread.
 const UNREAD: u64 = 60 * SECOND;
 
+/// The time of a timer that does not run.
+const NEVER: u64 = u64::MAX;
+
 /// What the timer for what was sent is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Timer {
@@ -39,16 +42,15 @@ pub(super) enum Timer {
 impl Block {
     /// Returns when [`run_timers`](Block::run_timers) is due, in nanoseconds since boot.
     pub fn timer_due(&self) -> Option<u64> {
-        let timer = self.timer.map(|(at, _)| at);
-        let trim = (self.trim_at != 0).then_some(self.trim_at);
-        let times = [
-            timer,
-            self.delayed_ack.map(NonZeroU64::get),
-            self.corked_until.map(NonZeroU64::get),
-            self.keep_due(),
-            trim,
-        ];
-        times.into_iter().flatten().min()
+        let at = |time: Option<NonZeroU64>| time.map_or(NEVER, NonZeroU64::get);
+        let due = self
+            .timer
+            .map_or(NEVER, |(at, _)| at)
+            .min(at(self.delayed_ack))
+            .min(at(self.corked_until))
+            .min(at(time(self.trim_at)))
+            .min(self.keep_due().unwrap_or(NEVER));
+        (due != NEVER).then_some(due)
     }
 
     pub(super) fn keep_due(&self) -> Option<u64> {
