@@ -91,13 +91,13 @@ struct Bound {
     binding: Binding,
     /// The sockets that hold it: several only if these are accepted connections.
     holders: u32,
-    /// They are.
+    /// The holders are accepted connections: only these share a binding, and none listens.
     is_accepted: bool,
 }
 
 /// Bindings of a port, the latest first, among which an accepted connection looks for one to
 /// share: those of one listener differ only by the address of this machine.
-const LOOKED_AT: usize = 8;
+const SHARE_SCAN: usize = 8;
 
 /// A port and the number of the hold on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -173,7 +173,7 @@ impl Ports {
     /// binding share that too.
     pub fn add_accepted(&mut self, port: u16, binding: Binding) -> Hold {
         let bound = self.bound.range_mut((port, 0)..=(port, u64::MAX));
-        let mut latest = bound.rev().take(LOOKED_AT);
+        let mut latest = bound.rev().take(SHARE_SCAN);
         let shared = latest.find(|(_, bound)| {
             bound.is_accepted && bound.binding == binding && bound.holders < u32::MAX
         });
@@ -284,12 +284,14 @@ impl Ports {
         if self.conflicts(hold.port, &new, Some(hold)) {
             return Err(Errno::EADDRINUSE);
         }
-        self.change(hold, |binding| *binding = new);
+        let kept = self.change(hold, |binding| *binding = new);
+        debug_assert_eq!(kept, hold, "an accepted connection listens");
         Ok(())
     }
 
     /// Changes a binding: its flags, or the address that a connection has fixed. Returns the hold
     /// on it, which is another one if others share the old one.
+    #[must_use]
     pub fn change(&mut self, hold: Hold, change: impl FnOnce(&mut Binding)) -> Hold {
         let Some(bound) = self.bound.get_mut(&hold.key()) else {
             return hold;

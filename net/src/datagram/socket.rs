@@ -254,9 +254,11 @@ impl Socket {
         };
         if let Some(hold) = hold.filter(|_| old.interface != new.interface) {
             let mut table = self.table();
-            table
+            let interface = new.interface;
+            let kept = table
                 .ports
-                .change(hold, |binding| binding.interface = new.interface);
+                .change(hold, |binding| binding.interface = interface);
+            debug_assert_eq!(kept, hold, "a socket of datagrams shares its binding");
         }
     }
 

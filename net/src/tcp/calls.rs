@@ -11,7 +11,7 @@ use super::{
     ConnectionTable, Pair, Phase, Socket,
     block::{Block, State},
     connection::Connection,
-    socket::Accepts,
+    socket::AcceptQueue,
     table::{Link, WireEnd},
 };
 use crate::{
@@ -110,9 +110,9 @@ impl Socket {
         let Some(hold) = self.inner().hold else {
             return Err(Errno::EINVAL);
         };
-        let accepts = try_box(Accepts {
+        let accepts = try_box(AcceptQueue {
             backlog,
-            ..Accepts::default()
+            ..AcceptQueue::default()
         })?;
         table.add_listener(hold.port, self)?;
         if let Err(error) = table.ports.listen(hold) {

@@ -74,6 +74,10 @@ impl ConnectionTable {
     /// Handles an established connection: the end that asked is fused with its peer, the other one
     /// goes to its listener.
     fn established(&mut self, pair: Pair, old: State) {
+        // Its bytes go into the peer's stream.
+        if let Some(Link::Wire(end)) = self.ends.get_mut(&pair).map(|end| &mut end.link) {
+            end.block.trim_sent();
+        }
         let Some(end) = self.ends.get(&pair) else {
             return;
         };

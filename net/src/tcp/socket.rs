@@ -169,12 +169,12 @@ pub(super) struct Inner {
     /// Bytes, or the end behind them, are on their way to the peer, which has not got all.
     pub is_ending: bool,
     /// What only a listener has, once the socket is one.
-    pub accepts: Option<Box<Accepts>>,
+    pub accepts: Option<Box<AcceptQueue>>,
 }
 
 /// What a listener has for its connections.
 #[derive(Default)]
-pub(super) struct Accepts {
+pub(super) struct AcceptQueue {
     /// Those that were not accepted yet.
     pub queue: VecDeque<Arc<Socket>>,
     /// The most that may wait, less one, as on Linux.

@@ -74,6 +74,8 @@ pub struct Tcp {
 /// Packets that a call delivers inside this machine at most; the thread with the timers delivers
 /// the others.
 const MOST_DELIVERED: usize = 256;
+/// Connections whose timers run before those of the table and of other layers get their turn.
+const MOST_TIMED: usize = 1024;
 
 impl Tcp {
     /// A TCP without connections.
@@ -137,11 +139,15 @@ impl Tcp {
         }
     }
 
-    /// Runs the timers that are due; returns when the next one will be, in nanoseconds since boot.
+    /// Runs the timers that are due, of up to [`MOST_TIMED`] connections; returns when the next one
+    /// will be, in nanoseconds since boot.
     pub(crate) fn run_timers(&self) -> Option<u64> {
         self.deliver();
         let table = self.connections.lock().run_timers();
-        while let Some(connection) = self.lookup.next_due(now()) {
+        for _ in 0..MOST_TIMED {
+            let Some(connection) = self.lookup.next_due(now()) else {
+                break;
+            };
             connection.act(self, |block, host| block.run_timers(host));
             self.deliver();
         }

@@ -225,6 +225,21 @@ fn silent_peers_end_a_connection() {
             Some(Errno::ETIMEDOUT)
         );
 
+        // Probes go on in their interval until the peer has been silent for too long.
+        let settings = Settings {
+            keep_alive: true,
+            keep_idle: 1,
+            keep_interval: 1,
+            user_timeout: 400_000,
+            ..Settings::default()
+        };
+        let mut world = established(seed, settings);
+        world.lose_all();
+        while world.state(0) != Some(State::Closed) {
+            assert!(world.now < 500 * SECOND);
+            world.step(world.now + SECOND);
+        }
+
         let settings = Settings {
             user_timeout: 20_000,
             ..Settings::default()

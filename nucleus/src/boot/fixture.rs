@@ -135,6 +135,7 @@ impl Mistake {
         body: impl Fn() + Send + Sync + Copy + 'static,
         wanted: &str,
     ) {
+        // Rare ones, such as `RevokedEarly`, show on one machine in some hundred.
         const SEEDS: u64 = 1000;
         // The mistake shows in several ways, as the seed makes it.
         let mut others = None;

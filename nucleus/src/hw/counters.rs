@@ -94,7 +94,8 @@ crate::counters! {
     wakes_seen,
     /// Tasks that a CPU took from another one's queue.
     tasks_stolen,
-    /// Tasks that were woken for another CPU than their last one.
+    /// Tasks that were put into another CPU's queue than their last one's when they were woken,
+    /// new, or not allowed there any more.
     tasks_moved,
     /// Address-space switches (CR3 loads).
     space_switches,

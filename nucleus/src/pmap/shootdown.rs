@@ -92,13 +92,13 @@ pub(super) enum What<'a> {
 
 /// What a CPU asks of others.
 struct Request {
-    waiting: Answers,
+    waiting: Unanswered,
     asked: UnsafeCell<Asked>,
 }
 
 /// A bit for each CPU that has not answered.
 #[repr(align(64))]
-struct Answers(AtomicU64);
+struct Unanswered(AtomicU64);
 
 /// A [`What`] that others can read.
 struct Asked {
@@ -116,14 +116,15 @@ enum Kind {
     Root,
 }
 
-// SAFETY: a CPU writes what it asks while nobody else knows of it, and others read it between the
-// moment when they take its bit out of their inbox and the one when they take theirs out of
-// `waiting`, for which it waits.
+// SAFETY: a CPU has one request at a time: it is made by a task that is pinned until all have
+// answered, with interrupts on, and interrupt handlers make none. The CPU writes it before others
+// know of it; they read it after they have found the CPU's bit in their inbox, and before they
+// clear their own in `waiting`, for which the CPU waits.
 unsafe impl Sync for Request {}
 
 static REQUESTS: [Request; MAX_CPUS] = [const {
     Request {
-        waiting: Answers(AtomicU64::new(0)),
+        waiting: Unanswered(AtomicU64::new(0)),
         asked: UnsafeCell::new(Asked {
             kind: Kind::All,
             count: 0,
@@ -177,8 +178,9 @@ pub(super) fn is_broadcast() -> bool {
     BROADCAST.load(Ordering::Relaxed)
 }
 
-/// Makes the CPUs of a mask forget addresses of the kernel's window for short-lived mappings, and
-/// waits until they have. Interrupts are on, and the caller holds no spin lock.
+/// Makes the CPUs of a mask forget addresses of the kernel's window for short-lived mappings, at
+/// most [`MAX_PAGES`] a round, and waits until they have. Interrupts are on, and the caller holds
+/// no spin lock.
 pub(crate) fn forget_window(slots: &[u32], cpus: u64) {
     let since = machine::coherence_stamp();
     for some in slots.chunks(MAX_PAGES) {
@@ -269,8 +271,8 @@ fn tell(what: What<'_>, cpus: u64) {
         "a shootdown with interrupts off may wait forever"
     );
     let Request { waiting, asked } = &REQUESTS[pinned.cpu()];
-    // SAFETY: all have answered what this CPU asked last, and what runs on it until this is
-    // answered asks nothing: it is pinned, and interrupt handlers ask nothing.
+    // SAFETY: all have answered the CPU's last request, and it makes no other one meanwhile: see
+    // `Request`.
     unsafe { (*asked.get()).set(what) };
     waiting.0.store(cpus & !me, Ordering::Relaxed);
     let mut interrupts = 0u64;
@@ -391,9 +393,9 @@ fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
 #[cfg(not(target_os = "none"))]
 pub(super) fn start() {
     BROADCAST.store(false, Ordering::Relaxed);
-    INBOXES
-        .iter()
-        .for_each(|it| it.0.store(0, Ordering::Relaxed));
+    for inbox in &INBOXES {
+        inbox.0.store(0, Ordering::Relaxed);
+    }
     for request in &REQUESTS {
         request.waiting.0.store(0, Ordering::Relaxed);
     }

@@ -220,11 +220,15 @@ pub(super) fn start(task: Arc<Task>) {
     machine::irqs_restore(irqs);
 }
 
+/// Queues that a CPU looks into for a task to take, the longest first: those of CPUs that are about
+/// to run what they have, or that hold nothing that may run there, are passed over.
+const MOST_VICTIMS: usize = 4;
+
 /// Takes a task that may run on `cpu` out of another's queue that holds at least `enough`, the
 /// longest first. Interrupts off.
 pub(super) fn steal(cpu: usize, enough: usize) -> Option<&'static Task> {
-    let mut tried = 1 << cpu;
-    loop {
+    let mut tried = 1u64 << cpu;
+    for _ in 0..MOST_VICTIMS {
         let others = (0..machine::cpu_count()).filter(|other| tried & 1 << other == 0);
         let load = |other: usize| Load {
             queued: QUEUES[other].queued.load(Ordering::SeqCst),
@@ -248,6 +252,7 @@ pub(super) fn steal(cpu: usize, enough: usize) -> Option<&'static Task> {
         }
         tried |= 1 << victim;
     }
+    None
 }
 
 /// Whether a CPU was given the only task in its queue while it had nothing to do: it has been told,

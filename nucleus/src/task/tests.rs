@@ -553,6 +553,7 @@ fn waking_beside() {
 fn an_idle_cpu_runs_the_task_that_was_woken_for_it() {
     const TURNS: usize = 30;
     const ANY: usize = usize::MAX;
+    static EXPECTED: AtomicUsize = AtomicUsize::new(0);
     on_machines_with("about to run", [3], 256, 60, || {
         let counter = || Arc::new(AtomicUsize::new(0));
         let (turn, done, last, expected) = (counter(), counter(), counter(), counter());
@@ -585,6 +586,7 @@ fn an_idle_cpu_runs_the_task_that_was_woken_for_it() {
                 (0..20).for_each(|_| yield_now());
                 let cpu = last.load(Ordering::SeqCst);
                 let is_idle = run_queue::IDLE.load(Ordering::SeqCst) & 1 << cpu != 0;
+                EXPECTED.fetch_add(usize::from(is_idle), Ordering::SeqCst);
                 let one = if is_idle { cpu } else { ANY };
                 expected.store(one, Ordering::SeqCst);
                 turn.store(n, Ordering::SeqCst);
@@ -592,4 +594,8 @@ fn an_idle_cpu_runs_the_task_that_was_woken_for_it() {
             }
         });
     });
+    assert!(
+        EXPECTED.load(Ordering::SeqCst) > 100,
+        "hardly a CPU was idle"
+    );
 }

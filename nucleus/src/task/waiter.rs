@@ -5,9 +5,9 @@
 //! A waiter is taken out of its list under the list's lock, but its task is woken after that lock
 //! has been let go: the interrupt to another CPU takes long, and the CPU that it wakes wants the
 //! same lock next. From the moment when `woken` is set the sleeper may go on by itself, leave the
-//! frame in which its waiter stands, and even end. So nothing touches the waiter any more, and the
-//! task is kept by a count of its own ([`Task::claim`]): the reaper does not free a task while a
-//! waker is about to use it.
+//! frame in which its waiter stands, or wait with the same one for another lock, and even end. So
+//! nothing touches the waiter any more, and the task is kept by a count of its own
+//! ([`Task::claim`]): the reaper does not free a task while a waker is about to use it.
 
 use core::{
     cell::UnsafeCell,

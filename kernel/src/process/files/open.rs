@@ -53,9 +53,10 @@ pub struct OpenFile {
     rare: OnceBox<Rare>,
 }
 
+// With the two counts of its `Arc`.
 const _: () = assert!(
-    size_of::<OpenFile>() <= 48,
-    "with the counts of its `Arc`, more than a cache line"
+    nucleus::heap::size_of_block(size_of::<OpenFile>() + 16) == 64,
+    "an open file has no cache line of its own"
 );
 
 /// What few descriptions have.
@@ -87,15 +88,17 @@ impl OpenFile {
     /// Charges it to the current process, unless it is charged.
     #[cold]
     pub(super) fn charge(&self) {
-        if self.rare().charge.get().is_none()
-            && let Some(account) = account::current()
-        {
+        let is_charged = self
+            .rare
+            .get()
+            .is_some_and(|rare| rare.charge.get().is_some());
+        if !is_charged && let Some(account) = account::current() {
             let charge = || Box::new(account.charge(Kind::OpenFiles, 1, FILE_BYTES));
             self.rare().charge.get_or_insert(charge);
         }
     }
 
-    /// Returns what few descriptions have: this one is to be one of them.
+    /// Returns what few descriptions have, and makes it if it is not there.
     pub(in crate::process) fn rare(&self) -> &Rare {
         self.rare.get_or_insert(Box::default)
     }

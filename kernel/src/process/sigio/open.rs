@@ -71,13 +71,12 @@ impl OpenFile {
     }
 
     fn sigio(&self) -> Result<&Sigio> {
-        let slot = &self.rare().sigio;
-        let sigio = match slot.get() {
+        let sigio = match self.named_owner() {
             Some(sigio) => sigio,
             None => {
                 make_room()?;
                 let new: Arc<dyn Attached> = Sigio::new()?;
-                slot.get_or_insert(|| Box::new(new))
+                self.rare().sigio.get_or_insert(|| Box::new(new))
             }
         };
         of(sigio).ok_or(Errno::EINVAL)

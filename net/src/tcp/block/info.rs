@@ -80,7 +80,7 @@ impl Block {
             has_timed_out: self.timed_out.is_some(),
             repetitions: self.repetitions,
             backoff: self.round_trip.backoff,
-            keep_probes: self.keep_probes.into(),
+            keep_probes: self.keep_probes,
             has_stamps: self.has_stamps,
             may_sack: self.may_sack,
             peer_scale: self.peer_scale,

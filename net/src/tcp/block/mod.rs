@@ -274,7 +274,7 @@ pub struct Block {
     stalled_at: Option<NonZeroU64>,
     /// When the peer was last heard, and probes of a silent one.
     heard_at: u64,
-    keep_probes: u8,
+    keep_probes: u32,
     /// When a segment out of place was last answered.
     challenged_at: u64,
     /// When memory for further bytes is freed, unless some have come by then; 0 if none is kept.

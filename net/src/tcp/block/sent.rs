@@ -58,20 +58,7 @@ pub(super) struct Acked {
 pub(super) struct Sent(Option<Box<Queue>>);
 
 /// A queue without pieces.
-static EMPTY: Queue = Queue {
-    pieces: VecDeque::new(),
-    latest: Latest {
-        sent_at: 0,
-        end: Seq(0),
-        round_trip: 0,
-        highest: Seq(0),
-    },
-    flight: 0,
-    sacked: 0,
-    lost: 0,
-    again: 0,
-    frames: 0,
-};
+static EMPTY: Queue = Queue::new(Seq(0));
 
 /// What has arrived latest of all that was sent: see `rack`.
 #[derive(Debug)]
@@ -149,7 +136,7 @@ impl Sent {
         self.0 = None;
     }
 
-    /// Returns the queue to be changed; `None` if nothing was sent.
+    /// Returns the queue to be changed; `None` while it has no memory.
     #[inline]
     pub fn queue(&mut self) -> Option<&mut Queue> {
         self.0.as_deref_mut()
@@ -176,7 +163,7 @@ impl Deref for Sent {
 }
 
 impl Queue {
-    fn new(next: Seq) -> Queue {
+    const fn new(next: Seq) -> Queue {
         Queue {
             pieces: VecDeque::new(),
             latest: Latest {

@@ -78,6 +78,12 @@ impl Block {
         self.trim_at = now + IDLE;
     }
 
+    /// Frees the memory for what was sent if all has arrived: that of an end that sends no bytes by
+    /// segments from now on.
+    pub fn trim_sent(&mut self) {
+        self.sent.trim();
+    }
+
     /// Frees memory that only bytes on their way need, unless some wait to be sent or acknowledged.
     fn trim(&mut self, now: u64, host: &mut dyn Host) {
         // What is acknowledged and received from now on sets the time anew.
@@ -267,14 +273,14 @@ impl Block {
         let timeout = u64::from(self.settings.user_timeout) * MS;
         let is_over = match timeout > 0 {
             true => self.keep_probes > 0 && now - self.heard_at >= timeout,
-            false => self.keep_probes >= self.settings.keep_count,
+            false => self.keep_probes >= self.settings.keep_count.into(),
         };
         if is_over {
             self.send_reset(host);
             self.close(Some(Errno::ETIMEDOUT));
             return;
         }
-        self.keep_probes = self.keep_probes.saturating_add(1);
+        self.keep_probes += 1;
         self.send_ack(self.una - 1, host);
     }
 }
