@@ -118,8 +118,10 @@ impl Stream {
     fn accepted(&self, tcp: Arc<tcp::Socket>) -> Result<Arc<dyn Socket>> {
         let options = OnceBox::new();
         if let Some(own) = self.options.get() {
-            let copy = LevelOptions::new(*own.ip.lock(), *own.tcp.lock());
-            match try_box(copy) {
+            // One lock at a time.
+            let ip = *own.ip.lock();
+            let tcp_options = *own.tcp.lock();
+            match try_box(LevelOptions::new(ip, tcp_options)) {
                 Ok(copy) => {
                     options.get_or_insert(|| copy);
                 }
