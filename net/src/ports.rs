@@ -86,7 +86,7 @@ pub struct Ports {
     bits: u64,
 }
 
-/// A binding, and who has it.
+/// A binding and its holders.
 struct Bound {
     binding: Binding,
     /// The sockets that hold it: several only if these are accepted connections.

@@ -74,7 +74,7 @@ impl ConnectionTable {
     /// Handles an established connection: the end that asked is fused with its peer, the other one
     /// goes to its listener.
     fn established(&mut self, pair: Pair, old: State) {
-        // Its bytes go into the peer's stream.
+        // Data goes into the peer's stream, without the send queue.
         if let Some(Link::Wire(end)) = self.ends.get_mut(&pair).map(|end| &mut end.link) {
             end.block.trim_sent();
         }

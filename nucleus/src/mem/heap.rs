@@ -33,7 +33,7 @@ use crate::{PAGE_SHIFT, PAGE_SIZE};
 
 /// Sizes of the classes in bytes, each a multiple of 16. Steps of at most a half, and of at most a
 /// quarter from 256 to 640, so that little of an object is lost; above 112, whole cache lines, so
-/// that what two CPUs use lies in none together (with classes of 160 and 224 bytes an operation of
+/// that objects of two CPUs share none (with classes of 160 and 224 bytes an operation of
 /// `bench --sharing epoll` shared up to 13, without them 0.3); above 384, of which a frame holds 9,
 /// 8, 7, 6, 5, 4, 3 and 2 objects.
 const CLASSES: [usize; 20] = [

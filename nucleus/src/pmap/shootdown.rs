@@ -1,13 +1,13 @@
 //! Telling other CPUs to forget translations.
 //!
-//! Each CPU has one place for what it asks of others, and does not leave that CPU while it asks. It
-//! sets its bit in the inbox of each target, and sends an interrupt to those whose inbox was empty:
-//! a CPU that has been interrupted already, and has not looked yet, will find both requests. The
-//! sender waits until all have answered, with interrupts on, and answers what it is asked itself
-//! meanwhile; so two CPUs that ask each other never wait in vain.
+//! Each CPU has one request slot. A sender, pinned to its CPU, fills the slot, sets its bit in the
+//! inbox of each target, and sends an IPI to those whose inbox was empty: a CPU that has been
+//! interrupted already, and has not looked yet, will find both requests. The sender waits until all
+//! targets have answered, with interrupts on, and answers the requests of others meanwhile; so two
+//! CPUs that send to each other never deadlock.
 //!
-//! Answers go to a cache line of the sender's on which nothing else lies, and what is asked is not
-//! on its stack: lines that others have read would cost whatever else comes to lie there.
+//! The mask of missing answers has a cache line of its own, and the request is not on the sender's
+//! stack: a stack line that another CPU has touched would miss for the frames that use it next.
 //!
 //! # CPUs that may hold a translation
 //!
@@ -90,7 +90,7 @@ pub(super) enum What<'a> {
     Root,
 }
 
-/// What a CPU asks of others.
+/// The request slot of a CPU.
 struct Request {
     waiting: Unanswered,
     asked: UnsafeCell<Asked>,
@@ -135,7 +135,7 @@ static REQUESTS: [Request; MAX_CPUS] = [const {
 }; MAX_CPUS];
 
 impl Asked {
-    /// Takes down what is to be forgotten; of pages and slots at most [`MAX_PAGES`].
+    /// Copies what is to be forgotten; at most [`MAX_PAGES`] pages or slots.
     fn set(&mut self, what: What<'_>) {
         (self.kind, self.count) = match what {
             What::Pages(pages) => {

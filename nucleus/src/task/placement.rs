@@ -220,8 +220,8 @@ pub(super) fn start(task: Arc<Task>) {
     machine::irqs_restore(irqs);
 }
 
-/// Queues that a CPU looks into for a task to take, the longest first: those of CPUs that are about
-/// to run what they have, or that hold nothing that may run there, are passed over.
+/// Queues that a CPU locks at most in search of a task, the longest first. It bounds the work with
+/// interrupts off; the next tick searches again.
 const MOST_VICTIMS: usize = 4;
 
 /// Takes a task that may run on `cpu` out of another's queue that holds at least `enough`, the

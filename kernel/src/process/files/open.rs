@@ -59,7 +59,7 @@ const _: () = assert!(
     "an open file has no cache line of its own"
 );
 
-/// What few descriptions have.
+/// Fields that few descriptions use.
 #[derive(Default)]
 pub(in crate::process) struct Rare {
     /// The owner that gets SIGIO; empty until one is named.
@@ -98,7 +98,7 @@ impl OpenFile {
         }
     }
 
-    /// Returns what few descriptions have, and makes it if it is not there.
+    /// Returns the rarely used fields, and allocates them if they are absent.
     pub(in crate::process) fn rare(&self) -> &Rare {
         self.rare.get_or_insert(Box::default)
     }

@@ -136,11 +136,11 @@ impl Session {
 
     /// The program runs.
     pub(super) fn set_process(&self, process: Arc<Process>) {
-        let told = self.change(|state| {
+        let target = self.change(|state| {
             state.process = Some(process);
-            state.to_be_told()
+            state.hang_up_target()
         });
-        tell(told);
+        send_hang_up(target);
     }
 
     pub(super) fn process(&self) -> Option<Arc<Process>> {
@@ -194,11 +194,11 @@ impl Session {
     /// The host's side is gone. The session may be over before this returns, and its number the
     /// next one's.
     pub(super) fn hang_up(&self) {
-        let told = self.obey(|state| {
+        let target = self.obey(|state| {
             state.hung_up = true;
-            state.to_be_told()
+            state.hang_up_target()
         });
-        tell(told.flatten());
+        send_hang_up(target.flatten());
     }
 
     pub(super) fn is_hung_up(&self) -> bool {
@@ -277,15 +277,15 @@ impl Session {
 }
 
 impl State {
-    /// Returns the process that gets SIGHUP because the host's side is gone.
-    fn to_be_told(&self) -> Option<Arc<Process>> {
+    /// Returns the process to send SIGHUP to: that of a further session whose host side is gone.
+    fn hang_up_target(&self) -> Option<Arc<Process>> {
         let tells = self.hung_up && !self.is_first;
         tells.then(|| self.process.clone()).flatten()
     }
 }
 
 /// Sends SIGHUP to a session's process, which may have ended.
-fn tell(process: Option<Arc<Process>>) {
+fn send_hang_up(process: Option<Arc<Process>>) {
     if let Some(process) = process {
         let _ = signal::send_to_process(&process, Info::kernel(SIGHUP));
     }

@@ -78,8 +78,7 @@ impl Block {
         self.trim_at = now + IDLE;
     }
 
-    /// Frees the memory for what was sent if all has arrived: that of an end that sends no bytes by
-    /// segments from now on.
+    /// Frees the send queue if it is empty: for an end that sends no further data by segments.
     pub fn trim_sent(&mut self) {
         self.sent.trim();
     }

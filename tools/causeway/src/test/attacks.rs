@@ -33,7 +33,7 @@ const MIXED: (u64, u64) = (6, 20);
 
 /// Runs the attacks with one of these words in their names, or all, each for so many seconds, on
 /// machines with these numbers of CPUs. Without a time and words, all of them go on for [`EACH`] on
-/// 2 CPUs, where a race is most likely, and a part of them runs once on each other number.
+/// 2 CPUs, where a race is most likely, and a part of them runs once on each other number of CPUs.
 pub fn run(bench: &Bench, report: &mut Report, cpus: &[u32], words: &[String], given: Option<u64>) {
     for &cpus in cpus {
         let machine = format!("{cpus} CPUs");

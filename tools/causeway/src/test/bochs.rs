@@ -28,8 +28,9 @@ const TESTS: &str = "'memory: copy on write' 'memory: random maps' \
      'shootdowns' 'threads: many at once' 'threads: futex between' 'processes: fork with large' \
      'movement: a pipe, memory that changes' 'causeway: children share'";
 
-/// Options of kernels in which 32-bit programs attack the limits of their regions, in long runs:
-/// beside other tests they do so with the usual options in each.
+/// Options of kernels in which 32-bit programs attack the limits of their regions, in long runs.
+/// Each run has the attacks on limits that are those of the programs' own segments ([`programs`]),
+/// and on limits that are too wide.
 const REGIONS: [&[&str]; 2] = [
     &["mitigations=off", "spaces=small", "region=64M"],
     &["mitigations=off", "spaces=small", "region=256M"],

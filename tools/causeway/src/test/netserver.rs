@@ -8,8 +8,8 @@ use super::boot::Bench;
 use super::network::{in_turn, options};
 use crate::net::{Options, free_port};
 
-/// Bytes in every test, and in a long one. Each server that ends loses what is under way, and on a
-/// busy host 100 KiB come through in a second.
+/// Bytes in every test, and in a long one. Each server that ends loses the datagrams in flight; a
+/// busy host carries 100 KiB a second.
 const SHORT: u64 = 4 << 20;
 const LONG: u64 = 1 << 30;
 
