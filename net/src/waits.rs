@@ -1,6 +1,6 @@
 //! The readiness of one socket, and its wait queues.
 
-use nucleus::{OutOfMemory, sync::OnceBox, task::WaitQueue, try_box};
+use nucleus::{OutOfMemory, sync::OnceBox, task::WaitQueue};
 
 /// What can be done with a socket without waiting.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -40,11 +40,7 @@ impl Waits {
     /// # Errors
     /// No memory.
     pub fn acceptable(&self) -> Result<&WaitQueue, OutOfMemory> {
-        if let Some(queue) = self.acceptable.get() {
-            return Ok(queue);
-        }
-        let fresh = try_box(WaitQueue::new())?;
-        Ok(self.acceptable.get_or_insert(|| fresh))
+        self.acceptable.get_or_try_insert(WaitQueue::new)
     }
 
     /// Wakes all waiters of all queues.

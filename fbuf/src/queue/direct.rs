@@ -24,7 +24,7 @@ use nucleus::{
     Access, PAGE_SIZE, VirtAddr, VirtRange,
     ephemeral::Mapping,
     sync::{Mutex, OnceBox},
-    task, try_box,
+    task,
 };
 use vm::{Map, Moved, Movement, Overwriting, PASSED_TOGETHER};
 
@@ -76,15 +76,12 @@ impl Offer {
 
     /// Returns the place, which is made unless it is there; `None` without memory.
     fn place(&self) -> Option<&Offered> {
-        if let Some(place) = self.0.get() {
-            return Some(place);
-        }
-        let fresh = try_box(Offered {
+        let make = || Offered {
             cpu: AtomicUsize::new(0),
             moved: AtomicUsize::new(0),
             buffer: Mutex::new(crate::rank::QUEUE_OFFER, None),
-        });
-        fresh.ok().map(|fresh| self.0.get_or_insert(|| fresh))
+        };
+        self.0.get_or_try_insert(make).ok()
     }
 
     /// Offers the next bytes of `memory` if that is worth it and no other call does so.

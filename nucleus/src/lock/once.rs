@@ -8,6 +8,8 @@ use core::{
     sync::atomic::{AtomicPtr, Ordering},
 };
 
+use crate::error::{OutOfMemory, try_box};
+
 /// An owner of a value that a [`Once`] keeps as one word.
 ///
 /// # Safety
@@ -133,6 +135,19 @@ impl<P: Owner> Once<P> {
 }
 
 impl<T> OnceBox<T> {
+    /// Returns the value, or puts in what `make` gives. Never sleeps.
+    ///
+    /// # Errors
+    /// No memory for the box.
+    #[inline]
+    pub fn get_or_try_insert(&self, make: impl FnOnce() -> T) -> Result<&T, OutOfMemory> {
+        if let Some(value) = self.get() {
+            return Ok(value);
+        }
+        let new = try_box(make())?;
+        Ok(self.get_or_insert(|| new))
+    }
+
     /// What is inside, to change.
     pub fn get_mut(&mut self) -> Option<&mut T> {
         // SAFETY: as in `get`, and `&mut self` excludes every other borrow.

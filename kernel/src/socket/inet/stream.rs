@@ -15,7 +15,7 @@ use nucleus::{
     VirtAddr,
     sync::{OnceBox, Rank, SpinLock},
     task::Watch,
-    try_box, user,
+    user,
 };
 use vm::Pager;
 
@@ -99,11 +99,7 @@ impl Stream {
     /// # Errors
     /// `ENOMEM`.
     fn own_options(&self) -> Result<&LevelOptions> {
-        if let Some(options) = self.options.get() {
-            return Ok(options);
-        }
-        let fresh = try_box(LevelOptions::default())?;
-        Ok(self.options.get_or_insert(|| fresh))
+        Ok(self.options.get_or_try_insert(LevelOptions::default)?)
     }
 
     /// Reads the options of the levels of IP and TCP.
@@ -121,14 +117,9 @@ impl Stream {
             // One lock at a time.
             let ip = *own.ip.lock();
             let tcp_options = *own.tcp.lock();
-            match try_box(LevelOptions::new(ip, tcp_options)) {
-                Ok(copy) => {
-                    options.get_or_insert(|| copy);
-                }
-                Err(error) => {
-                    tcp.close(true);
-                    return Err(error.into());
-                }
+            if let Err(error) = options.get_or_try_insert(|| LevelOptions::new(ip, tcp_options)) {
+                tcp.close(true);
+                return Err(error.into());
             }
         }
         let common = Common::new(self.common.domain, raw::SOCK_STREAM, IPPROTO_TCP);

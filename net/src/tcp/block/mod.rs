@@ -277,8 +277,8 @@ pub struct Block {
     keep_probes: u32,
     /// When a segment out of place was last answered.
     challenged_at: u64,
-    /// When memory for further bytes is freed, unless some have come by then; 0 if none is kept.
-    trim_at: u64,
+    /// When memory for further bytes is freed, unless some have come by then; none if none is kept.
+    trim_at: Option<NonZeroU64>,
     counts: Counts,
 }
 
@@ -362,7 +362,7 @@ impl Block {
             heard_at: now,
             keep_probes: 0,
             challenged_at: 0,
-            trim_at: 0,
+            trim_at: None,
             counts: Counts::default(),
         }
     }

@@ -48,7 +48,7 @@ impl Block {
             .map_or(NEVER, |(at, _)| at)
             .min(at(self.delayed_ack))
             .min(at(self.corked_until))
-            .min(at(time(self.trim_at)))
+            .min(at(self.trim_at))
             .min(self.keep_due().unwrap_or(NEVER));
         (due != NEVER).then_some(due)
     }
@@ -70,12 +70,12 @@ impl Block {
         self.timer = None;
         self.delayed_ack = None;
         self.corked_until = None;
-        self.trim_at = 0;
+        self.trim_at = None;
     }
 
     /// Notes that memory is in use which an idle connection frees.
     pub(super) fn note_use(&mut self, now: u64) {
-        self.trim_at = now + IDLE;
+        self.trim_at = time(now + IDLE);
     }
 
     /// Frees the send queue if it is empty: for an end that sends no further data by segments.
@@ -86,14 +86,14 @@ impl Block {
     /// Frees memory that only bytes on their way need, unless some wait to be sent or acknowledged.
     fn trim(&mut self, now: u64, host: &mut dyn Host) {
         // What is acknowledged and received from now on sets the time anew.
-        self.trim_at = 0;
+        self.trim_at = None;
         if !self.sent.is_empty() || host.unsent() > 0 {
             return;
         }
         self.sent.trim();
         host.trim();
         if host.unread() > 0 {
-            self.trim_at = now + UNREAD;
+            self.trim_at = time(now + UNREAD);
         }
     }
 
@@ -181,7 +181,7 @@ impl Block {
         if self.corked_until.is_some_and(|at| at.get() <= now) {
             self.corked_until = None;
         }
-        if self.trim_at != 0 && self.trim_at <= now {
+        if self.trim_at.is_some_and(|at| at.get() <= now) {
             self.trim(now, host);
         }
     }

@@ -414,3 +414,19 @@ fn write(scripts: &Path, batch: &[&str], printed: &[Printed]) -> Result<()> {
 fn recorded(scripts: &Path, name: &str) -> PathBuf {
     scripts.join(name).with_extension("out")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::SYSTEMS;
+
+    /// Every batch runs in some kernel without `--long`, too.
+    #[test]
+    fn short_runs_have_each_script() {
+        for system in SYSTEMS {
+            for batch in 0..system.batches.len() {
+                let runs = system.kernels.iter().any(|it| it.short.contains(&batch));
+                assert!(runs, "{}: {:?}", system.name, system.batches[batch]);
+            }
+        }
+    }
+}
